@@ -1,0 +1,49 @@
+# One place for every command. `make help` lists them.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+MNIST  ?= data/mnist
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench paper docs zoo clean
+
+help:  ## list the commands
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || (echo "cleverscore needs Python 3.10 or newer"; exit 1)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	@touch $(READY)
+
+demo: $(READY)  ## set up, score ten shipped digits, write a table and plots to demo/
+	$(BIN)/cleverscore demo
+
+test: lint  ## set up, check style and types, run the whole test suite
+	$(BIN)/python -m pytest
+
+lint: $(READY)  ## check style (ruff) and types (mypy, strict)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY)  ## rewrite files in the project's style
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)  ## measure accuracy and speed side by side (minutes)
+	$(BIN)/python -m benchmarks.tails
+
+paper: $(READY)  ## tables and figures of the paper
+	@echo "not there yet: the scripts of the paper's tables and figures are still to come"; exit 1
+
+docs: $(READY)  ## check that every code block in README and docs runs
+	$(BIN)/python -m pytest tests/test_docs.py
+
+zoo: $(READY)  ## train the shipped networks again from MNIST's idx files (MNIST=folder)
+	$(BIN)/python -m cleverscore.zoo.train $(MNIST)
+
+clean:  ## remove what these commands made
+	rm -rf $(VENV) demo runs build dist .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,56 @@
+"""cleverscore: how far an input must be moved before a neural network changes its mind, without attacking it.
+
+Names are loaded when they are first used, so `cleverscore.tails` never needs torch and the command line starts fast.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from cleverscore import tails as tails
+    from cleverscore.balls import LpBall as LpBall
+    from cleverscore.classifier import Classifier as Classifier
+    from cleverscore.errors import CleverError as CleverError
+    from cleverscore.errors import CleverWarning as CleverWarning
+    from cleverscore.load.data import load_data as load_data
+    from cleverscore.load.models import load_model as load_model
+    from cleverscore.score import Score as Score
+    from cleverscore.score import Scores as Scores
+    from cleverscore.scoring import clever as clever
+    from cleverscore.show import plots as plots
+    from cleverscore.tails import FitOutcome as FitOutcome
+
+_HOMES = {
+    "Classifier": "classifier",
+    "CleverError": "errors",
+    "CleverWarning": "errors",
+    "FitOutcome": "tails",
+    "LpBall": "balls",
+    "Score": "score",
+    "Scores": "score",
+    "clever": "scoring",
+    "load_data": "load.data",
+    "load_model": "load.models",
+}
+_MODULES = {"plots": "show.plots", "tails": "tails"}
+
+__all__ = [*_HOMES, *_MODULES, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif name in _MODULES:
+        value = import_module(f"{__name__}.{_MODULES[name]}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

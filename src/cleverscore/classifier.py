@@ -1,0 +1,268 @@
+"""Classifier: a torch model that gives logits, with its input box and preprocessing inside.
+
+Scores are distances in the units of what is passed in here. With `mean` and `std` given, the model's own
+preprocessing becomes part of the function, so a score is in pixel units and not in standardised ones.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from cleverscore.errors import CleverWarning, InputError, ModelError, SettingError
+
+PROBED_INPUTS = 16  # enough to tell probabilities from logits, cheap for any network
+OUTPUTS = ("logits", "probabilities")
+HALF = (torch.float16, torch.bfloat16)
+
+
+class _Callable(nn.Module):
+    """A plain function as a module."""
+
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+def _frozen(model: nn.Module) -> nn.Module:
+    """A copy of `model` in evaluation mode without parameter gradients; the weights themselves are shared.
+
+    The user's own module stays as it was: neither its mode nor its `requires_grad` flags are touched.
+    """
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        memo[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
+    for buffer in model.buffers():
+        memo[id(buffer)] = buffer.detach()
+    try:
+        frozen = copy.deepcopy(model, memo)
+    except Exception:  # modules that hold locks, streams or compiled graphs cannot be copied
+        frozen = model
+    return frozen.eval().requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a few forward passes told about a classifier on given inputs."""
+
+    num_classes: int
+    input_shape: tuple[int, ...]
+    dim: int
+
+
+class Classifier:
+    """A classifier f: inputs -> logits that can be scored.
+
+    model       a `torch.nn.Module` or a function that maps (n, *input_shape) to (n, K) logits. The module is used in
+                evaluation mode and without parameter gradients; the object passed in is not changed, its weights are
+                shared, not copied.
+    bounds      (low, high) of valid inputs, in the units of the inputs; None means unbounded.
+    mean, std   per channel (axis 1) or one number: the model sees (x - mean) / std.
+    outputs     "logits", or "probabilities" for a model that ends in softmax: log p_c - log p_j = f_c - f_j exactly, so
+                the score is that of the logits underneath (as far as float probabilities resolve them).
+    device      where to compute; default: where the model's parameters are.
+
+    >>> import torch
+    >>> classifier = Classifier(torch.nn.Linear(2, 3), bounds=(0.0, 1.0))
+    >>> classifier(torch.zeros(5, 2)).shape
+    torch.Size([5, 3])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Callable[[torch.Tensor], Any],
+        *,
+        bounds: tuple[float, float] | None = None,
+        mean: float | Sequence[float] | None = None,
+        std: float | Sequence[float] | None = None,
+        outputs: str = "logits",
+        device: torch.device | str | None = None,
+        input_shape: Sequence[int] | None = None,
+        name: str | None = None,
+    ) -> None:
+        if isinstance(model, Classifier):
+            raise ModelError("the model is a Classifier already; use it as it is")
+        if not isinstance(model, nn.Module):
+            if not callable(model):
+                raise ModelError(f"the model is a {type(model).__name__}, not a torch.nn.Module or a function")
+            model = _Callable(model)
+        if bounds is not None and not float(bounds[0]) < float(bounds[1]):
+            raise SettingError(f"bounds={bounds}: the lower bound must be below the upper one")
+        if outputs not in OUTPUTS:
+            raise SettingError(f"outputs={outputs!r}: choose 'logits' or 'probabilities'")
+        if any(module.training for module in model.modules() if isinstance(module, _MODE_DEPENDENT)):
+            warnings.warn(
+                "the model is in training mode; it is scored in evaluation mode (dropout off, stored batch statistics)",
+                CleverWarning,
+                stacklevel=2,
+            )
+        self.name = name or type(model).__name__
+        self.module = _frozen(model)
+        if device is not None:
+            self.module = self.module.to(device)
+        tensors = [t for t in (*self.module.parameters(), *self.module.buffers()) if t.is_floating_point()]
+        self.device = (
+            torch.device(device) if device is not None else tensors[0].device if tensors else torch.device("cpu")
+        )
+        # A function without weights has no precision of its own: it computes in that of its inputs.
+        self.dtype = tensors[0].dtype if tensors else None
+        self.bounds = None if bounds is None else (float(bounds[0]), float(bounds[1]))
+        self.outputs = outputs
+        self.input_shape = None if input_shape is None else tuple(int(side) for side in input_shape)
+        self.mean = self._constant("mean", mean)
+        self.std = self._constant("std", std)
+        if self.std is not None and bool((self.std <= 0).any()):
+            raise SettingError(f"std={std}: every value must be positive")
+
+    def _constant(self, name: str, values: float | Sequence[float] | None) -> torch.Tensor | None:
+        if values is None:
+            return None
+        tensor = torch.as_tensor(values, dtype=self.dtype or torch.float64, device=self.device).reshape(-1)
+        if not bool(torch.isfinite(tensor).all()):
+            raise SettingError(f"{name}={values}: not finite")
+        return tensor
+
+    def _per_channel(self, name: str, values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        if len(values) not in (1, x.shape[1]):
+            raise InputError(
+                f"{name} has {len(values)} values and the inputs have {x.shape[1]} channels (axis 1); "
+                "give one value or one per channel"
+            )
+        return values.reshape(-1, *[1] * (x.ndim - 2)).to(x.dtype)
+
+    def standardised(self, x: torch.Tensor) -> torch.Tensor:
+        """(x - mean) / std, the model's own input."""
+        if self.mean is not None:
+            x = x - self._per_channel("mean", self.mean, x)
+        if self.std is not None:
+            x = x / self._per_channel("std", self.std, x)
+        return x
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits (n, K) of points that are on the right device already; the hot path, without checks."""
+        output = self.module(self.standardised(x))
+        logits: torch.Tensor = getattr(output, "logits", output)
+        if self.outputs == "probabilities":
+            # Below the smallest normal number a probability carries no ratio any more.
+            logits = logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
+        return logits
+
+    def __call__(self, x: Any) -> torch.Tensor:
+        """Logits (n, K) of inputs (n, *input_shape), arrays or tensors."""
+        return self.logits(self.inputs(x))
+
+    def inputs(self, x: Any) -> torch.Tensor:
+        """Inputs as a tensor on the model's device and in its precision; refuses what is not a batch of numbers."""
+        tensor = torch.as_tensor(x)
+        if tensor.ndim < 2:
+            raise InputError(
+                f"inputs of shape {tuple(tensor.shape)}: the first axis counts inputs, so one input needs x[None]"
+            )
+        if len(tensor) == 0:
+            raise InputError("there are no inputs: the data is empty")
+        if not tensor.is_floating_point():
+            raise InputError(
+                f"inputs are of type {str(tensor.dtype).removeprefix('torch.')}; convert them to floats in the units in "
+                "which the score is wanted, for example x / 255"
+            )
+        if self.input_shape is not None and tuple(tensor.shape[1:]) != self.input_shape:
+            raise InputError(f"inputs have shape {tuple(tensor.shape[1:])}, the model takes {self.input_shape}")
+        return tensor.to(self.device, self.dtype or tensor.dtype)
+
+    def check(self, x: torch.Tensor) -> Probe:
+        """Look at the model's behaviour on inputs; raise or warn where people really go wrong."""
+        self._check_inputs(x)
+        few = x[:PROBED_INPUTS]
+        with torch.no_grad():
+            try:
+                raw = self.module(self.standardised(few))
+            except InputError:
+                raise
+            except Exception as error:
+                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+                raise InputError(f"the model cannot take inputs of shape {tuple(x.shape[1:])}: {reason}") from error
+            raw = getattr(raw, "logits", raw)
+            self._check_output(raw, few)
+            self._check_stable(few, raw)
+        return Probe(num_classes=int(raw.shape[1]), input_shape=tuple(x.shape[1:]), dim=x[0].numel())
+
+    def _check_inputs(self, x: torch.Tensor) -> None:
+        finite = torch.isfinite(x).flatten(1).all(1)
+        if not bool(finite.all()):
+            row = int((~finite).nonzero()[0])
+            raise InputError(f"input {row} holds NaN or infinite values; remove or repair it")
+        if self.bounds is not None:
+            low, high = self.bounds
+            slack = 1e-5 * (high - low)
+            outside = ((x < low - slack) | (x > high + slack)).flatten(1).any(1)
+            if bool(outside.any()):
+                row = int(outside.nonzero()[0])
+                raise InputError(
+                    f"input {row} has values from {float(x[row].min()):.4g} to {float(x[row].max()):.4g}, outside the "
+                    f"bounds ({low:g}, {high:g}); give the bounds of your data or rescale it"
+                )
+
+    def _check_output(self, raw: Any, few: torch.Tensor) -> None:
+        if not isinstance(raw, torch.Tensor):
+            raise ModelError(
+                f"the model returns a {type(raw).__name__}; it must return a tensor of logits (n, classes)"
+            )
+        if raw.ndim != 2 or len(raw) != len(few):
+            raise ModelError(
+                f"the model returns shape {tuple(raw.shape)} for {len(few)} inputs; logits must have shape (n, classes)"
+            )
+        if raw.shape[1] < 2:
+            raise ModelError(
+                "the model has one output; CLEVER needs a margin between two classes: return (0, f) for a binary model"
+            )
+        finite = torch.isfinite(raw).all(1)
+        if not bool(finite.all()):
+            raise ModelError(f"the model's outputs for input {int((~finite).nonzero()[0])} are NaN or infinite")
+        noisy = self.module(self.standardised(few + 0.1 * torch.randn(few.shape).to(few) * few.std()))
+        both = torch.cat([raw, getattr(noisy, "logits", noisy)]).double()
+        tolerance = 1e-3 if raw.dtype in HALF else 1e-5
+        probabilities = bool(((both >= 0) & (both <= 1)).all() and ((both.sum(1) - 1).abs() < tolerance).all())
+        if probabilities and self.outputs == "logits":
+            raise ModelError(
+                "the model gives probabilities (rows sum to one), and CLEVER is defined on logits: remove the last "
+                "softmax, or say outputs='probabilities' to use their logarithms, whose differences are the same"
+            )
+        if not probabilities and self.outputs == "probabilities":
+            raise ModelError("outputs='probabilities' was said, but the model's rows do not sum to one; drop it")
+
+    def _check_stable(self, few: torch.Tensor, raw: torch.Tensor) -> None:
+        scale = float(raw.abs().amax()) + 1e-12
+        tolerance = 5e-2 if raw.dtype in HALF else 1e-3
+        again = self.module(self.standardised(few))
+        if float((getattr(again, "logits", again) - raw).abs().amax()) > tolerance * scale:
+            raise ModelError(
+                "the model gives different outputs for the same input; a score of a random function means nothing: "
+                "fix its noise or average it inside the model"
+            )
+        if len(few) > 1:
+            alone = self.module(self.standardised(few[:1]))
+            if float((getattr(alone, "logits", alone) - raw[:1]).abs().amax()) > tolerance * scale:
+                raise ModelError(
+                    "the model's output for an input depends on the other inputs of the batch (batch statistics?); "
+                    "a margin of one input has no meaning then"
+                )
+
+
+_MODE_DEPENDENT = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.modules.batchnorm._BatchNorm,
+    nn.RReLU,
+)

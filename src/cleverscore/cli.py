@@ -1,0 +1,286 @@
+"""The command line: parse, call, print. Results go to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cleverscore import __version__
+from cleverscore.errors import CleverError, InputError
+
+if TYPE_CHECKING:
+    from cleverscore.score import Scores
+
+INTERRUPTED = 130
+
+
+def note(text: str) -> None:
+    """A line for people, on stderr."""
+    click.echo(text, err=True)
+
+
+def main() -> None:
+    """Run the program; every error a user can cause is one sentence and exit code 2."""
+    warnings.showwarning = _show_warning
+    try:
+        program.main(standalone_mode=False)
+    except CleverError as error:
+        note(f"error: {error}")
+        sys.exit(2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        note("interrupted")
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # the reader of our output has seen enough
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    # Libraries' own deprecation notices are not for the people who run this program.
+    if not issubclass(category, (DeprecationWarning, FutureWarning)):
+        note(f"warning: {message}")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, package_name="cleverscore")
+def program() -> None:
+    """CLEVER: how far an input must be moved before a neural network changes its mind, without attacking it.
+
+    Start with:  cleverscore demo
+    """
+
+
+def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that say how a model is to be understood."""
+    for option in reversed(
+        (
+            click.option("--bounds", metavar="LOW,HIGH", help="Smallest and largest valid input value, such as 0,1."),
+            click.option(
+                "--mean", metavar="M[,M...]", help="Subtracted from the inputs, one value or one per channel."
+            ),
+            click.option("--std", metavar="S[,S...]", help="Inputs are divided by this, one value or one per channel."),
+            click.option("--outputs", type=click.Choice(["logits", "probabilities"]), help="What the model gives."),
+            click.option("--device", help="Where to compute, such as cuda or cpu.  [default: where the model is]"),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def _numbers(text: str | None, name: str) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a list of numbers such as 0.1,0.2", param_hint=name) from None
+
+
+def _classifier_options(
+    bounds: str | None, mean: str | None, std: str | None, outputs: str | None, device: str | None
+) -> dict[str, Any]:
+    box = _numbers(bounds, "--bounds")
+    if box is not None and len(box) != 2:
+        raise click.BadParameter(f"{bounds!r} must be two numbers such as 0,1", param_hint="--bounds")
+    return {
+        "bounds": None if box is None else tuple(box),
+        "mean": _numbers(mean, "--mean"),
+        "std": _numbers(std, "--std"),
+        "outputs": outputs,
+        "device": device,
+    }
+
+
+def parse_index(text: str | None, count: int, limit: int | None) -> list[int]:
+    """Rows of the data: "3,17,40-49" or all, at most `limit` of them."""
+    if text is None:
+        rows = list(range(count))
+    else:
+        rows = []
+        for part in text.split(","):
+            first, dash, last = part.strip().partition("-")
+            if not first.isdecimal() or (dash and not last.isdecimal()):
+                raise InputError(f"--index {text!r}: write rows and ranges such as 3,17,40-49")
+            rows += range(int(first), int(last if dash else first) + 1)
+        rows = list(dict.fromkeys(rows))
+        beyond = [row for row in rows if row >= count]
+        if beyond:
+            raise InputError(f"--index names row {beyond[0]}, but the data has rows 0 to {count - 1}")
+    return rows[:limit]
+
+
+def print_scores(scores: Scores) -> None:
+    """The table on stdout."""
+    click.echo(str(scores))
+
+
+@program.command()
+@click.argument("model")
+@click.argument("data")
+@click.option(
+    "--norm", "norms", multiple=True, metavar="P", help="Norm: 1, 2, inf or any p >= 1; repeatable.  [default: 2]"
+)
+@click.option(
+    "--targets",
+    default="untargeted",
+    show_default=True,
+    help="untargeted, runner_up, least_likely, random, all, or classes such as 3,5.",
+)
+@click.option("--radius", type=float, default=5.0, show_default=True, help="Radius of the ball that is sampled.")
+@click.option("--blocks", type=int, default=500, show_default=True, help="Number of block maxima (N_b).")
+@click.option("--block-size", type=int, default=1024, show_default=True, help="Gradients per block (N_s).")
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same scores.")
+@click.option("--method", default="paper", show_default=True, help="How the constant is estimated.")
+@click.option(
+    "--inside",
+    type=click.Choice(["ball", "clip"]),
+    default="ball",
+    show_default=True,
+    help="Sample the whole ball, or clip points to the input box.",
+)
+@click.option("--index", metavar="ROWS", help="Rows of the data, such as 3,17,40-49.")
+@click.option("--limit", type=click.IntRange(min=1), help="Score the first inputs only.")
+@click.option("--skip-misclassified", is_flag=True, help="Leave misclassified inputs out, as the paper does.")
+@click.option("--chunk-size", type=int, help="Points per forward pass.  [default: what memory allows]")
+@click.option("--workers", type=int, help="Threads.  [default: one per core]")
+@click.option("--out", type=click.Path(path_type=Path), help="Run directory.  [default: runs/MODEL-HASH]")
+@click.option("--fresh", is_flag=True, help="Start over if the run directory holds a run.")
+@_model_options
+def score(**options: Any) -> None:
+    """Score MODEL on DATA. The same command again resumes.
+
+    MODEL is zoo:mnist-cnn, zoo:mnist-mlp, or package.module:factory[?weights=file.safetensors]; DATA is zoo:mnist or an
+    npz file with arrays x and y.
+    """
+    run_score(**options)
+
+
+def run_score(
+    *, model: str, data: str, norms: tuple[str, ...], targets: str, index: str | None, limit: int | None,
+    skip_misclassified: bool, chunk_size: int | None, workers: int | None, out: Path | None, fresh: bool,
+    bounds: str | None = None, mean: str | None = None, std: str | None = None, outputs: str | None = None,
+    device: str | None = None, **settings: Any,
+) -> Scores:  # fmt: skip
+    """What `score` does: check everything, then compute into the run directory, then print."""
+    from cleverscore.load.data import load_data
+    from cleverscore.load.models import load_model
+    from cleverscore.progress import progress
+    from cleverscore.run.study import Study, StudyConfig, fingerprint_data, fingerprint_model, stored_scores
+
+    images, labels = load_data(data)
+    classifier = load_model(model, **_classifier_options(bounds, mean, std, outputs, device))
+    rows = parse_index(index, len(images), limit)
+    config = StudyConfig(
+        model=model,
+        data=data,
+        norms=tuple(dict.fromkeys(norms)) or ("2",),
+        targets=targets,
+        model_fingerprint=fingerprint_model(classifier),
+        data_fingerprint=fingerprint_data(images, labels),
+        inputs="all" if index is None and limit is None else ",".join(map(str, rows)),
+        skip_misclassified=skip_misclassified,
+        **settings,
+    )
+    study = Study(config, classifier, images[rows], None if labels is None else labels[rows], rows)
+    folder = out or Path("runs") / f"{_slug(model)}-{config.short_hash()}"
+    with study.open_store(folder, fresh=fresh) as store:
+        pending = study.pending(store)
+        kept = len(study.subjects) * len(study.settings) - sum(map(len, pending.values()))
+        if kept:
+            note(f"resuming {folder}: {kept} of {len(study.subjects) * len(study.settings)} scores are there already")
+        began = time.perf_counter()
+        try:
+            with progress(study.points(pending), "sampling gradients", lines=True) as on_points:
+                study.run(store, chunk_size=chunk_size, workers=workers, on_points=on_points)
+        except KeyboardInterrupt:
+            note(f"\ninterrupted; {len(store.done())} scores are kept in {folder}; the same command resumes")
+            sys.exit(INTERRUPTED)
+        scores = stored_scores(store)
+    print_scores(scores)
+    note(f"\n{time.perf_counter() - began:.1f} s; kept in {folder}")
+    return scores
+
+
+def _slug(model: str) -> str:
+    name = model.split("?")[0].rsplit(":", 1)[-1]
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip(".-") or "model"
+
+
+@program.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--targets", "all_targets", is_flag=True, help="One line per target class, not per input.")
+def show(run: Path, all_targets: bool) -> None:
+    """Print the table of RUN again."""
+    from cleverscore.run.store import Store
+    from cleverscore.run.study import stored_scores
+    from cleverscore.score import Scores
+
+    with Store.open(run) as store:
+        scores = stored_scores(store)
+    if not len(scores):
+        note(f"{run} holds no finished input yet")
+        return
+    print_scores(Scores(scores.rows, scores.rows) if all_targets else scores)
+
+
+@program.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(["csv", "json", "parquet"]), default="csv", show_default=True)
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: stdout]")
+def export(run: Path, form: str, out: Path | None) -> None:
+    """Write the rows of RUN, one per input and target, for other programs."""
+    from cleverscore.run.store import Store
+    from cleverscore.show.export import write
+
+    with Store.open(run) as store:
+        write(store, form, out)
+    if out is not None:
+        note(f"written: {out}")
+
+
+@program.command()
+@click.argument("model")
+@click.argument("data", required=False)
+@_model_options
+def inspect(model: str, data: str | None, **options: Any) -> None:
+    """Say what was understood of MODEL: classes, input shape, box, preprocessing, layers; accuracy on DATA."""
+    from cleverscore.load.data import load_data
+    from cleverscore.load.models import load_model
+    from cleverscore.show.inspection import describe
+
+    classifier = load_model(model, **_classifier_options(**options))
+    click.echo(describe(classifier, None if data is None else load_data(data)))
+
+
+@program.command()
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("demo"),
+    show_default=True,
+    help="Folder for the run and its plots.",
+)
+@click.option("--model", default="zoo:mnist-cnn", show_default=True, help="Any MODEL for MNIST images.")
+def demo(out: Path, model: str) -> None:
+    """Score ten shipped digits with the shipped network: a table here, plots in a folder."""
+    from cleverscore.show.demo import BLOCK_SIZE, BLOCKS, IMAGES, write_plots
+
+    note(
+        f"{model} on {IMAGES} MNIST test images, all other classes as targets, {BLOCKS} blocks of {BLOCK_SIZE} gradients"
+    )
+    scores = run_score(
+        model=model, data="zoo:mnist", norms=("2", "inf"), targets="untargeted", index=None, limit=IMAGES,
+        skip_misclassified=False, chunk_size=None, workers=None, out=out, fresh=False, blocks=BLOCKS,
+        block_size=BLOCK_SIZE,
+    )  # fmt: skip
+    for path in write_plots(scores, out):
+        note(f"plot: {path}")

@@ -1,0 +1,56 @@
+"""Every error a user can cause.
+
+    CleverError
+    ├── SettingError        a value that no run could use: p = 0.5, radius <= 0, an unknown method
+    ├── InputError          the inputs: empty, not finite, outside the box, of the wrong shape
+    ├── ModelError          the model: probabilities instead of logits, one class, outputs that change from call to call
+    ├── TargetError         the target classes: the predicted class itself, a class that does not exist
+    ├── LoadError           a model or data file that cannot be read
+    ├── StoreError          a run directory that cannot be used
+    └── MissingExtraError   an optional dependency that is not installed
+
+A message names the value, the reason and the way out, in one sentence.
+"""
+
+from __future__ import annotations
+
+
+class CleverError(Exception):
+    """Base of all errors that a user of this package can cause."""
+
+
+class SettingError(CleverError, ValueError):
+    """A setting is outside what the mathematics or the program allows."""
+
+
+class InputError(CleverError, ValueError):
+    """The inputs to be scored cannot be used."""
+
+
+class ModelError(CleverError):
+    """The model does not behave like a classifier that gives logits."""
+
+
+class TargetError(CleverError, ValueError):
+    """A target class cannot be used for an input."""
+
+
+class LoadError(CleverError):
+    """A model or data file cannot be read."""
+
+
+class StoreError(CleverError):
+    """A run directory cannot be used."""
+
+
+class MissingExtraError(CleverError, ImportError):
+    """An optional dependency is missing; the message says what to install."""
+
+    @classmethod
+    def of(cls, package: str, extra: str, purpose: str) -> MissingExtraError:
+        """Build the message for `package`, which `purpose` needs and the extra `extra` installs."""
+        return cls(f"{purpose} needs {package}, which is not installed; run: pip install 'cleverscore[{extra}]'")
+
+
+class CleverWarning(UserWarning):
+    """Something that people usually did not intend, though a score can be computed."""

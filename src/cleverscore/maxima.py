@@ -1,0 +1,220 @@
+"""Block maxima of gradient norms: how blocks are drawn, spread over threads, merged and continued (Algorithm 1).
+
+A request asks for some blocks of one input. It is cut into items of about one chunk of points; worker threads, each
+with one intra-operation thread, take items from all requests alike. A block's maximum is the same wherever its points
+were computed, since points depend on (seed, input id, norm, block) alone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count as counter
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cleverscore.balls import LpBall, tile_points
+from cleverscore.classifier import Classifier
+from cleverscore.errors import SettingError
+from cleverscore.gradients import margin_gradient_norms
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class BlockMaxima:
+    """Largest gradient norm of each block, one row per target; the only thing a score needs to keep.
+
+    values      (targets, blocks); NaN or infinite where a gradient was.
+    first       index of the first block: blocks first .. first + blocks - 1 have been drawn.
+    seconds     compute time, divided by the number of workers.
+    """
+
+    values: Array
+    targets: tuple[int, ...]
+    block_size: int
+    first: int = 0
+    seconds: float = 0.0
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are."""
+        return int(self.values.shape[1])
+
+    def merge(self, later: BlockMaxima) -> BlockMaxima:
+        """These blocks and the ones that follow them."""
+        if later.first != self.first + self.blocks or later.targets != self.targets:
+            raise SettingError(
+                f"blocks {later.first}.. of targets {later.targets} do not continue blocks {self.first}.."
+                f"{self.first + self.blocks - 1} of targets {self.targets}"
+            )
+        return replace(
+            self, values=np.concatenate([self.values, later.values], 1), seconds=self.seconds + later.seconds
+        )
+
+
+@dataclass(frozen=True)
+class Request:
+    """Blocks to be drawn for one input."""
+
+    x: torch.Tensor
+    input_id: int
+    predicted: int
+    targets: tuple[int, ...]
+    ball: LpBall
+    blocks: range
+    block_size: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """The first `count` points of one tile of one block."""
+
+    block: int
+    tile: int
+    count: int
+
+
+def _pieces(request: Request) -> Iterator[_Piece]:
+    size = tile_points(request.x.numel())
+    for block in request.blocks:
+        for tile, start in enumerate(range(0, request.block_size, size)):
+            yield _Piece(block, tile, min(size, request.block_size - start))
+
+
+def _items(request: Request, chunk_size: int) -> Iterator[list[_Piece]]:
+    item: list[_Piece] = []
+    points = 0
+    for piece in _pieces(request):
+        item.append(piece)
+        points += piece.count
+        if points >= chunk_size:
+            yield item
+            item, points = [], 0
+    if item:
+        yield item
+
+
+def _compute(
+    classifier: Classifier, request: Request, item: list[_Piece], chunk_size: int
+) -> tuple[dict[int, Array], float]:
+    """Largest norm per target in each block of an item."""
+    began = time.perf_counter()
+    points = torch.cat(
+        [
+            request.ball.points(
+                request.x,
+                count=piece.count,
+                seed=request.seed,
+                input_id=request.input_id,
+                block=piece.block,
+                tile=piece.tile,
+                bounds=classifier.bounds,
+            )
+            for piece in item
+        ]
+    )
+    norms = torch.cat(
+        [
+            margin_gradient_norms(
+                classifier, part, predicted=request.predicted, targets=request.targets, q=request.ball.q
+            )
+            for part in points.split(chunk_size)
+        ]
+    )
+    largest: dict[int, Array] = {}
+    parts = norms.split([piece.count for piece in item])
+    for piece, part in zip(item, parts, strict=True):
+        values = part.amax(0).double().cpu().numpy()
+        # np.maximum keeps NaN, so a broken gradient is never hidden by a sound one.
+        largest[piece.block] = np.maximum(largest[piece.block], values) if piece.block in largest else values
+    return largest, time.perf_counter() - began
+
+
+class _Pending:
+    """A request whose items are on their way."""
+
+    def __init__(self, request: Request) -> None:
+        self.values = np.full((len(request.targets), len(request.blocks)), -np.inf)
+        self.seconds = 0.0
+        self.open = 0
+        self.all_submitted = False
+
+
+@contextmanager
+def _pool(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads with one intra-operation thread each; what was set before is restored."""
+    before = torch.get_num_threads()
+    executor = ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1))
+    try:
+        yield executor
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(before)
+
+
+def default_workers(classifier: Classifier) -> int:
+    """One thread per usable core on a CPU, one in all on an accelerator."""
+    if classifier.device.type != "cpu":
+        return 1
+    affinity = getattr(os, "sched_getaffinity", None)
+    return max(1, len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
+
+
+def sample(
+    classifier: Classifier,
+    requests: Sequence[Request],
+    *,
+    chunk_size: int,
+    workers: int,
+    on_points: Callable[[int], None] | None = None,
+) -> Iterator[tuple[int, BlockMaxima]]:
+    """Draw all requests and yield (position, maxima) as each is complete, in no fixed order.
+
+    `on_points` hears the number of points of each finished item, for progress.
+    """
+    pending = [_Pending(request) for request in requests]
+    flow = ((position, item) for position, request in enumerate(requests) for item in _items(request, chunk_size))
+    with _pool(workers) as executor:
+        running: dict[Future[tuple[dict[int, Array], float]], tuple[int, list[_Piece]]] = {}
+        submitted = -1  # requests up to this one have items in flow already
+        for _ in counter():
+            while len(running) < 2 * workers:
+                upcoming = next(flow, None)
+                position = len(requests) if upcoming is None else upcoming[0]
+                for passed in range(max(submitted, 0), position):
+                    pending[passed].all_submitted = True
+                submitted = max(submitted, position)
+                if upcoming is None:
+                    break
+                pending[position].open += 1
+                future = executor.submit(_compute, classifier, requests[position], upcoming[1], chunk_size)
+                running[future] = upcoming
+            if not running:
+                return
+            done, _rest = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                position, item = running.pop(future)
+                largest, seconds = future.result()
+                state, request = pending[position], requests[position]
+                for block, values in largest.items():
+                    column = block - request.blocks.start
+                    state.values[:, column] = np.maximum(state.values[:, column], values)
+                state.seconds += seconds / workers
+                state.open -= 1
+                if on_points is not None:
+                    on_points(sum(piece.count for piece in item))
+                if state.all_submitted and state.open == 0:
+                    yield (
+                        position,
+                        BlockMaxima(
+                            state.values, request.targets, request.block_size, request.blocks.start, state.seconds
+                        ),
+                    )

@@ -1,0 +1,142 @@
+"""The run directory: one SQLite file in WAL mode that holds the settings and every block maximum.
+
+Scores are not stored: they follow from the maxima, so a better estimator can be applied to an old run.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cleverscore.errors import StoreError
+from cleverscore.score import Evidence
+
+FILE_NAME = "run.sqlite"
+SCHEMA_VERSION = 1
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE maxima (
+    input INTEGER NOT NULL, norm TEXT NOT NULL, target INTEGER NOT NULL, first_block INTEGER NOT NULL,
+    rank INTEGER NOT NULL, label INTEGER, predicted INTEGER NOT NULL, margin REAL NOT NULL, block_size INTEGER NOT NULL,
+    maxima BLOB NOT NULL, seconds REAL NOT NULL, stopped TEXT NOT NULL,
+    PRIMARY KEY (input, norm, target, first_block)
+);
+"""
+
+
+class Store:
+    """A run directory, open for reading or for appending.
+
+    One transaction holds all targets of an (input, norm), so an input is there whole or not at all.
+    """
+
+    def __init__(self, folder: Path, connection: sqlite3.Connection) -> None:
+        self.folder = folder
+        self._connection = connection
+
+    @classmethod
+    def create(cls, folder: Path, meta: dict[str, Any]) -> Store:
+        """A new run; the folder may exist but holds no run yet."""
+        path = folder / FILE_NAME
+        if path.exists():
+            raise StoreError(f"{folder} holds a run already")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(path)
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"{folder} cannot be written: {error}") from error
+        connection.execute("PRAGMA journal_mode = WAL")
+        with connection:
+            connection.executescript(SCHEMA)
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in meta.items()])
+        return cls(folder, connection)
+
+    @classmethod
+    def open(cls, folder: Path | str) -> Store:
+        """An existing run."""
+        folder = Path(folder)
+        path = folder / FILE_NAME
+        if not path.is_file():
+            raise StoreError(
+                f"{folder} holds no run (no {FILE_NAME} in it); make one with: cleverscore score ... --out {folder}"
+            )
+        try:
+            connection = sqlite3.connect(path)
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            connection.execute("SELECT count(*) FROM meta").fetchone()
+        except sqlite3.Error as error:
+            raise StoreError(f"{path} is not a run that can be read: {error}") from error
+        if version > SCHEMA_VERSION:
+            raise StoreError(f"{folder} was written by a newer cleverscore (format {version}); upgrade to read it")
+        return cls(folder, connection)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What the run was made with: settings, model, data, versions."""
+        return {key: json.loads(value) for key, value in self._connection.execute("SELECT key, value FROM meta")}
+
+    def done(self) -> set[tuple[int, str]]:
+        """The (input, norm) pairs that are complete."""
+        return set(self._connection.execute("SELECT DISTINCT input, norm FROM maxima"))
+
+    def append(self, norm: str, item: Evidence) -> None:
+        """Store one input's evidence in one transaction."""
+        rows = [
+            (
+                item.input_id, norm, target, 0, rank, item.label, item.predicted, item.margins[rank], item.block_size,
+                np.ascontiguousarray(item.maxima[rank], "<f8").tobytes(), item.seconds, item.stopped[rank],
+            )
+            for rank, target in enumerate(item.targets)
+        ]  # fmt: skip
+        try:
+            with self._connection:
+                self._connection.executemany(f"INSERT INTO maxima VALUES ({', '.join('?' * 12)})", rows)
+        except sqlite3.Error as error:
+            raise StoreError(f"results of input {item.input_id} cannot be written to {self.folder}: {error}") from error
+
+    def evidence(self, norm: str) -> list[Evidence]:
+        """All evidence for a norm, in the order of the inputs."""
+        cursor = self._connection.execute(
+            "SELECT input, label, predicted, target, margin, maxima, block_size, seconds, stopped FROM maxima "
+            "WHERE norm = ? ORDER BY input, rank",
+            (norm,),
+        )
+        grouped: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+        for row in cursor:
+            grouped[row[0]].append(row)
+        return [_evidence(rows) for rows in grouped.values()]
+
+
+def _evidence(rows: list[tuple[Any, ...]]) -> Evidence:
+    def column(position: int) -> Iterable[Any]:
+        return (row[position] for row in rows)
+
+    first = rows[0]
+    return Evidence(
+        input_id=first[0],
+        label=first[1],
+        predicted=first[2],
+        targets=tuple(column(3)),
+        margins=tuple(column(4)),
+        maxima=tuple(np.frombuffer(blob, "<f8").astype(np.float64) for blob in column(5)),
+        block_size=first[6],
+        seconds=first[7],
+        stopped=tuple(column(8)),
+    )

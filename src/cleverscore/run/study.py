@@ -1,0 +1,186 @@
+"""A study: one model, one data set, one or more norms, kept in a run directory and resumed by repeating it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy
+import torch
+
+import cleverscore
+from cleverscore.balls import norm_name, parse_norm
+from cleverscore.classifier import Classifier
+from cleverscore.errors import InputError, StoreError
+from cleverscore.run.store import FILE_NAME, Store
+from cleverscore.score import Scores, score_from
+from cleverscore.scoring import Settings, Subject, gather, prepare
+from cleverscore.targets import TargetsLike
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """What a study computes; two studies with equal configs are the same study."""
+
+    model: str
+    data: str
+    norms: tuple[str, ...] = ("2",)
+    targets: str = "untargeted"
+    radius: float = 5.0
+    blocks: int = 500
+    block_size: int = 1024
+    seed: int = 0
+    method: str = "paper"
+    inside: str = "ball"
+    model_fingerprint: str = ""
+    data_fingerprint: str = ""
+    inputs: str = "all"
+    skip_misclassified: bool = False
+
+    def settings(self, norm: str) -> Settings:
+        """The settings of one norm."""
+        return Settings(
+            p=parse_norm(norm), targets=parse_targets(self.targets, 1), radius=self.radius, blocks=self.blocks,
+            block_size=self.block_size, seed=self.seed, method=self.method, inside=self.inside,
+        )  # fmt: skip
+
+    def short_hash(self) -> str:
+        """Eight characters that differ where any setting does."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def parse_targets(text: str, count: int) -> TargetsLike:
+    """Targets as the command line writes them: a name, or classes such as "3,5" for every input."""
+    parts = [part.strip() for part in text.split(",")]
+    if all(part.isdecimal() for part in parts):
+        return [[int(part) for part in parts]] * count
+    return text
+
+
+def fingerprint_model(classifier: Classifier) -> str:
+    """A hash of weights, preprocessing and box: changed weights make another study."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(classifier.module.state_dict().items()):
+        digest.update(name.encode())
+        if isinstance(tensor, torch.Tensor):
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    constants = [None if t is None else t.double().tolist() for t in (classifier.mean, classifier.std)]
+    digest.update(json.dumps([classifier.bounds, classifier.outputs, constants]).encode())
+    return digest.hexdigest()[:16]
+
+
+def fingerprint_data(images: npt.NDArray[Any], labels: npt.NDArray[Any] | None) -> str:
+    """A hash of inputs and labels."""
+    digest = hashlib.sha256(np.ascontiguousarray(images).tobytes())
+    digest.update(str((images.shape, str(images.dtype))).encode())
+    if labels is not None:
+        digest.update(np.ascontiguousarray(labels).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def versions() -> dict[str, str]:
+    """The software that computes."""
+    return {
+        "cleverscore": cleverscore.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+    }
+
+
+class Study:
+    """A config with its model and inputs, checked and ready to run."""
+
+    def __init__(
+        self,
+        config: StudyConfig,
+        classifier: Classifier,
+        images: npt.NDArray[Any],
+        labels: Sequence[int] | None,
+        ids: Sequence[int],
+    ) -> None:
+        self.config = config
+        self.classifier = classifier
+        self.settings = {norm_name(parse_norm(norm)): config.settings(norm) for norm in config.norms}
+        self.subjects = prepare(
+            classifier,
+            images,
+            targets=parse_targets(config.targets, len(ids)),
+            labels=labels,
+            ids=ids,
+            seed=config.seed,
+        )
+        if config.skip_misclassified:
+            self.subjects = [subject for subject in self.subjects if subject.label in (None, subject.predicted)]
+            if not self.subjects:
+                raise InputError("all inputs are misclassified, and misclassified inputs are skipped: nothing is left")
+
+    def open_store(self, folder: Path, *, fresh: bool = False) -> Store:
+        """Create the run directory, or open it if it holds this very study."""
+        path = folder / FILE_NAME
+        if fresh and path.exists():
+            for suffix in ("", "-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+        if not path.exists():
+            return Store.create(folder, {"config": asdict(self.config), "versions": versions()})
+        store = Store.open(folder)
+        before, now = store.meta["config"], json.loads(json.dumps(asdict(self.config)))
+        changed = [f"{key}: {before.get(key)!r} then, {now[key]!r} now" for key in now if before.get(key) != now[key]]
+        if changed:
+            store.close()
+            raise StoreError(
+                f"{folder} holds a run with other settings ({'; '.join(changed)}); choose another --out, or --fresh to "
+                "start over"
+            )
+        return store
+
+    def pending(self, store: Store) -> dict[str, list[Subject]]:
+        """Inputs not yet stored, per norm."""
+        done = store.done()
+        return {
+            norm: [subject for subject in self.subjects if (subject.input_id, norm) not in done]
+            for norm in self.settings
+        }
+
+    def points(self, pending: dict[str, list[Subject]]) -> int:
+        """How many points are still to be drawn."""
+        return sum(map(len, pending.values())) * self.config.blocks * self.config.block_size
+
+    def run(
+        self,
+        store: Store,
+        *,
+        chunk_size: int | None = None,
+        workers: int | None = None,
+        on_points: Callable[[int], None] | None = None,
+    ) -> None:
+        """Draw what is missing; every finished input is stored at once."""
+        for norm, subjects in self.pending(store).items():
+            if subjects:
+                flow = gather(
+                    self.classifier, subjects, self.settings[norm],
+                    chunk_size=chunk_size, workers=workers, on_points=on_points,
+                )  # fmt: skip
+                for _position, item in flow:
+                    store.append(norm, item)
+
+
+def stored_scores(store: Store) -> Scores:
+    """The scores of a run, derived from its maxima, all norms together."""
+    config = StudyConfig(**{**store.meta["config"], "norms": tuple(store.meta["config"]["norms"])})
+    rows, heads = [], []
+    for norm in config.norms:
+        evidence = store.evidence(norm_name(parse_norm(norm)))
+        if evidence:
+            scores = score_from(evidence, config.settings(norm).rule)
+            rows += scores.rows
+            heads += scores.heads
+    return Scores(tuple(rows), tuple(heads))

@@ -1,0 +1,323 @@
+"""Score and Scores: from block maxima to numbers with an interval (Algorithms 1 and 2 after the sampling)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cleverscore import tails
+from cleverscore.balls import norm_name
+from cleverscore.tails import FitOutcome, TailFit
+from cleverscore.text import number, table
+
+if TYPE_CHECKING:
+    import pandas
+
+Array = npt.NDArray[np.float64]
+
+COLUMNS = ["input", "label", "predicted", "correct", "target", "target_kind", "method", "norm", "radius", "margin", "score", "score_low", "score_high", "capped", "lipschitz", "location", "scale", "shape", "sample_max", "ks_statistic", "ks_pvalue", "outcome", "blocks", "block_size", "gradients", "seconds", "stopped"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that was measured for one input and one norm; scores are derived from it.
+
+    maxima      one array of block maxima per target; under adaptive sampling they differ in length.
+    stopped     per target, why no more blocks were drawn.
+    """
+
+    input_id: int
+    label: int | None
+    predicted: int
+    targets: tuple[int, ...]
+    margins: tuple[float, ...]
+    maxima: tuple[Array, ...]
+    block_size: int
+    seconds: float
+    stopped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How maxima become scores: the norm, the radius and the estimator.
+
+    cap     whether the radius bounds the score, as Algorithm 1 says.
+    """
+
+    p: float
+    radius: float
+    method: str
+    target_kind: str
+    penalty: float
+    cap: bool = True
+    level: float = 0.95
+    looks: int = 1
+
+
+@dataclass(frozen=True)
+class Score:
+    """CLEVER of one input against one target class, or the smallest over its targets.
+
+    value       min(margin / lipschitz, radius); NaN where a gradient was not finite.
+    low, high   interval of `value` at the rule's level: statistical error of the end-point, no certificate.
+    lipschitz   the constant used: the fitted end-point, or the sample maximum where nothing can be extrapolated.
+    fit         the tail fit, with its outcome and its advice.
+    maxima      the block maxima behind it.
+    """
+
+    input: int
+    label: int | None
+    predicted: int
+    target: int
+    target_kind: str
+    method: str
+    p: float
+    radius: float
+    margin: float
+    value: float
+    low: float
+    high: float
+    capped: bool
+    lipschitz: float
+    fit: TailFit
+    ks_statistic: float
+    ks_pvalue: float
+    block_size: int
+    gradients: int
+    seconds: float
+    stopped: str
+    maxima: Array = field(repr=False, compare=False)
+
+    @property
+    def correct(self) -> bool | None:
+        """Whether the prediction is the label; None without a label."""
+        return None if self.label is None else self.label == self.predicted
+
+    @property
+    def outcome(self) -> FitOutcome:
+        """How the tail fit ended."""
+        return self.fit.outcome
+
+    def row(self) -> dict[str, Any]:
+        """The columns of a result row."""
+        fit = self.fit
+        values = (
+            self.input, self.label, self.predicted, self.correct, self.target, self.target_kind, self.method,
+            norm_name(self.p), self.radius, self.margin, self.value, self.low, self.high, self.capped, self.lipschitz,
+            fit.location, fit.scale, fit.shape, fit.sample_max, self.ks_statistic, self.ks_pvalue, fit.outcome.value,
+            len(self.maxima), self.block_size, self.gradients, self.seconds, self.stopped,
+        )  # fmt: skip
+        return dict(zip(COLUMNS, values, strict=True))
+
+
+def score_from(evidence: Sequence[Evidence], rule: Rule) -> Scores:
+    """Fit every (input, target) in batches of equal length and derive all scores.
+
+    An untargeted rule adds a row per input: the smallest score over its targets (Algorithm 2).
+    """
+    places = [(i, t) for i, item in enumerate(evidence) for t in range(len(item.targets))]
+    by_length: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for i, t in places:
+        by_length[len(evidence[i].maxima[t])].append((i, t))
+    made: dict[tuple[int, int], Score] = {}
+    for group in by_length.values():
+        maxima = np.stack([evidence[i].maxima[t] for i, t in group])
+        fits = tails.fit(maxima, penalty=rule.penalty)
+        intervals = tails.interval(maxima, fits, level=rule.level, looks=rule.looks)
+        statistics, pvalues = tails.kolmogorov_smirnov(maxima, fits)
+        for row, (i, t) in enumerate(group):
+            made[i, t] = _score(
+                evidence[i], t, rule, fits[row], float(intervals.low[row]), float(intervals.high[row]),
+                float(statistics[row]), float(pvalues[row]), maxima[row],
+            )  # fmt: skip
+    rows: list[Score] = []
+    heads: list[Score] = []
+    for i, item in enumerate(evidence):
+        scores = [made[i, t] for t in range(len(item.targets))]
+        smallest = _smallest(scores)
+        if rule.target_kind == "untargeted":
+            smallest = replace(smallest, target_kind="untargeted")
+            rows += [smallest, *(replace(score, target_kind="all") for score in scores)]
+        else:
+            rows += scores
+        heads.append(smallest)
+    return Scores(tuple(rows), tuple(heads))
+
+
+def _score(
+    item: Evidence,
+    t: int,
+    rule: Rule,
+    fit: TailFit,
+    end_low: float,
+    end_high: float,
+    ks_statistic: float,
+    ks_pvalue: float,
+    maxima: Array,
+) -> Score:
+    margin = item.margins[t]
+    limit = rule.radius if rule.cap else math.inf
+    if fit.outcome is FitOutcome.NOT_FINITE:
+        value = low = high = lipschitz = math.nan
+    else:
+        lipschitz = fit.location
+        value, low, high = (_ratio(margin, constant, limit) for constant in (lipschitz, end_high, end_low))
+    return Score(
+        input=item.input_id,
+        label=item.label,
+        predicted=item.predicted,
+        target=item.targets[t],
+        target_kind=rule.target_kind,
+        method=rule.method,
+        p=rule.p,
+        radius=rule.radius,
+        margin=margin,
+        value=value,
+        low=low,
+        high=high,
+        capped=value >= limit,
+        lipschitz=lipschitz,
+        fit=fit,
+        ks_statistic=ks_statistic,
+        ks_pvalue=ks_pvalue,
+        block_size=item.block_size,
+        gradients=len(maxima) * item.block_size,
+        seconds=item.seconds * len(maxima) / max(1, sum(map(len, item.maxima))),
+        stopped=item.stopped[t] if item.stopped else "",
+        maxima=maxima,
+    )
+
+
+def _ratio(margin: float, constant: float, limit: float) -> float:
+    """min(margin / constant, limit); with a constant of 0 nothing in the ball changes the margin."""
+    if margin <= 0.0:
+        return 0.0
+    return limit if constant <= 0.0 else min(margin / constant, limit)
+
+
+def _smallest(scores: Sequence[Score]) -> Score:
+    """The smallest score with the interval of the minimum; a target without a score leaves none for the input."""
+    if len(scores) == 1:
+        return scores[0]
+    unknown = [score for score in scores if math.isnan(score.value)]
+    head = unknown[0] if unknown else min(scores, key=lambda score: score.value)
+    return replace(
+        head,
+        low=math.nan if unknown else min(score.low for score in scores),
+        high=math.nan if unknown else min(score.high for score in scores),
+        gradients=sum(score.gradients for score in scores),
+        seconds=sum(score.seconds for score in scores),
+    )
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of a batch: `scores[i]` is input i's (its smallest over targets), `rows` holds every target's.
+
+    values, low, high   arrays, one entry per input.
+    """
+
+    rows: tuple[Score, ...]
+    heads: tuple[Score, ...]
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def __getitem__(self, position: int) -> Score:
+        return self.heads[position]
+
+    def __iter__(self) -> Iterator[Score]:
+        return iter(self.heads)
+
+    def _array(self, name: str) -> Array:
+        return np.array([getattr(score, name) for score in self.heads], dtype=np.float64)
+
+    @property
+    def values(self) -> Array:
+        """The score of each input."""
+        return self._array("value")
+
+    @property
+    def low(self) -> Array:
+        """Lower end of each input's interval."""
+        return self._array("low")
+
+    @property
+    def high(self) -> Array:
+        """Upper end of each input's interval."""
+        return self._array("high")
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per (input, target), columns as documented; untargeted scores are rows of their own."""
+        import pandas
+
+        return pandas.DataFrame([score.row() for score in self.rows], columns=COLUMNS)
+
+    def __str__(self) -> str:
+        return f"{scores_table(self.heads)}\n\n{summary(self.heads)}"
+
+
+def scores_table(heads: Sequence[Score]) -> str:
+    """One line per input: what was predicted, the nearest class, the score and its interval, the fit."""
+    labelled = any(score.label is not None for score in heads)
+    headers = [
+        "input",
+        *(["label"] if labelled else []),
+        "predicted",
+        "target",
+        "norm",
+        "margin",
+        "score",
+        "95% interval",
+    ]
+    headers += ["K-S p", "fit"]
+    lines = []
+    for score in heads:
+        capped = ">=" if score.capped else ""
+        label = ["-" if score.label is None else f"{score.label}{'' if score.correct else ' *'}"] if labelled else []
+        lines.append(
+            [
+                str(score.input),
+                *label,
+                str(score.predicted),
+                str(score.target),
+                norm_name(score.p),
+                number(score.margin),
+                capped + number(score.value),
+                f"{number(score.low)} .. {number(score.high)}",
+                number(score.ks_pvalue, 2),
+                score.outcome.value,
+            ]
+        )
+    return table(headers, lines)
+
+
+def summary(heads: Sequence[Score]) -> str:
+    """Mean and median per norm, then one sentence of advice for each outcome that is not plain."""
+    lines = []
+    for p in sorted({score.p for score in heads}):
+        values = np.array([score.value for score in heads if score.p == p])
+        known = values[~np.isnan(values)]
+        if len(known):
+            lines.append(
+                f"norm {norm_name(p)}: mean {number(float(known.mean()))}, median {number(float(np.median(known)))}, "
+                f"smallest {number(float(known.min()))} over {len(known)} input{'s' if len(known) > 1 else ''}"
+            )
+        if len(known) < len(values):
+            lines.append(f"norm {norm_name(p)}: no score for {len(values) - len(known)} inputs")
+    wrong = sum(score.correct is False for score in heads)
+    if wrong:
+        lines.append(f"* {wrong} rows are of misclassified inputs, scored for the class that the model predicts")
+    capped = sum(score.capped for score in heads)
+    if capped:
+        lines.append(f">= {capped} scores reached the radius; the network may be more robust: use a larger radius")
+    for outcome, count in Counter(score.outcome for score in heads).items():
+        if outcome is not FitOutcome.OK:
+            lines.append(f"{outcome.value} ({count}): {outcome.advice}")
+    return "\n".join(lines)

@@ -1,0 +1,25 @@
+"""The demo's sizes and plots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from cleverscore.balls import norm_name
+from cleverscore.score import Scores
+from cleverscore.show import plots
+
+IMAGES = 10
+BLOCKS = 50
+BLOCK_SIZE = 128
+
+
+def write_plots(scores: Scores, folder: Path) -> Iterator[Path]:
+    """The scores of all inputs and the least robust input's fit, per norm."""
+    for p in sorted({score.p for score in scores}):
+        heads = [score for score in scores if score.p == p]
+        least = min(heads, key=lambda score: score.value)
+        for name, axes in (("scores", plots.bars(heads)), ("tail", plots.tail(least))):
+            path = folder / f"{name}-l{norm_name(p)}.png"
+            axes.figure.savefig(path)
+            yield path

@@ -1,0 +1,89 @@
+"""Plots: each function draws one thing and returns the matplotlib Axes.
+
+Colours are those of Okabe & Ito, which people with any common colour vision can tell apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import stats
+
+from cleverscore.balls import dual_exponent, norm_name
+from cleverscore.errors import MissingExtraError
+from cleverscore.score import Score
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
+
+
+def _axes(axes: Axes | None, size: tuple[float, float] = (5.0, 3.4)) -> Axes:
+    if axes is not None:
+        return axes
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError.of("matplotlib", "report", "plotting") from error
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    new: Axes = figure.subplots()
+    new.spines[["top", "right"]].set_visible(False)
+    return new
+
+
+def _tex(p: float) -> str:
+    return r"\infty" if math.isinf(p) else norm_name(p)
+
+
+def _gradient_label(p: float) -> str:
+    return rf"largest $\Vert\nabla g\Vert_{{{_tex(dual_exponent(p))}}}$ of a block"
+
+
+def tail(score: Score, axes: Axes | None = None) -> Axes:
+    """Histogram of an input's block maxima with the fitted reverse Weibull density and its end-point.
+
+    The paper's figure of fitted densities, for one input and target.
+    """
+    axes = _axes(axes)
+    maxima = score.maxima[np.isfinite(score.maxima)]
+    axes.hist(maxima, bins="auto", density=True, color=BLUE, alpha=0.45, label=f"{len(maxima)} block maxima")
+    fit = score.fit
+    if fit.outcome.extrapolates:
+        grid = np.linspace(maxima.min(), fit.location, 400)
+        # A shape of 1 jumps at the end-point; the density is drawn up to just before it.
+        density = stats.weibull_max.pdf(grid[:-1], fit.shape, loc=fit.location, scale=fit.scale)
+        axes.plot(grid[:-1], density, color=ORANGE, label=f"fit, shape {fit.shape:.3g}, K-S p {score.ks_pvalue:.2g}")
+    if math.isfinite(score.lipschitz):
+        axes.axvline(score.lipschitz, color=GREEN, linestyle="--", label=f"end-point {score.lipschitz:.4g}")
+    axes.set_xlabel(_gradient_label(score.p))
+    axes.set_ylabel("density")
+    axes.set_title(
+        f"input {score.input}: class {score.predicted} against {score.target}, score {score.value:.4g}", fontsize=10
+    )
+    axes.legend(frameon=False, fontsize=8)
+    return axes
+
+
+def bars(heads: Sequence[Score], axes: Axes | None = None) -> Axes:
+    """Score of each input with its interval, smallest first."""
+    axes = _axes(axes)
+    ordered = sorted(heads, key=lambda score: (math.isnan(score.value), score.value))
+    places = np.arange(len(ordered))
+    values = np.array([score.value for score in ordered])
+    reach: Any = [
+        [max(0.0, score.value - score.low) for score in ordered],
+        [max(0.0, score.high - score.value) for score in ordered],
+    ]
+    axes.bar(places, values, color=BLUE, alpha=0.75)
+    axes.errorbar(places, values, yerr=reach, fmt="none", ecolor=GREY, capsize=3, linewidth=1)
+    axes.set_xticks(places, [f"{score.input}\n{score.predicted}→{score.target}" for score in ordered], fontsize=8)
+    axes.set_xlabel("input, and predicted class → nearest class")
+    norms = ", ".join(rf"$\ell_{{{_tex(p)}}}$" for p in sorted({score.p for score in heads}))
+    axes.set_ylabel(f"CLEVER score, {norms}")
+    return axes

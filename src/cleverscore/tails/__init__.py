@@ -1,0 +1,19 @@
+"""The statistics half of CLEVER: end-points of block maxima, with intervals and goodness of fit; no torch."""
+
+from .goodness import anderson_darling, kolmogorov_smirnov
+from .intervals import Intervals, interval
+from .outcome import FitOutcome
+from .weibull import PAPER_PENALTY, RELEASED_CODE_PENALTY, TailFit, TailFits, fit
+
+__all__ = [
+    "PAPER_PENALTY",
+    "RELEASED_CODE_PENALTY",
+    "FitOutcome",
+    "Intervals",
+    "TailFit",
+    "TailFits",
+    "anderson_darling",
+    "fit",
+    "interval",
+    "kolmogorov_smirnov",
+]

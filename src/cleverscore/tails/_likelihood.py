@@ -1,0 +1,162 @@
+"""The reverse Weibull log-likelihood with its scale profiled out, and its derivatives, for many samples at once.
+
+A sample is kept as w = (max - x) / range in [0, 1]; an end-point is kept as t = log((location - max) / range), so that
+z = (location - x) / range = w + exp(t) is positive for every t and the end-point cannot fall below the sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+MAX_SHAPE = 1e12  # keeps shape * log(z) finite; a shape above 1000 is reported as "no end-point" anyway
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How much each column of a sample counts.
+
+    `density` multiplies log f(x_i) and sums to one; `hazard` multiplies (z_i / b)^c. They differ only where part of the
+    sample is known to lie below a value (censored): that part has a hazard and no density.
+    """
+
+    density: Floats
+    hazard: Floats
+    blocks: float  # how many block maxima the likelihood stands for; the penalty is divided by it
+
+    @classmethod
+    def equal(cls, n: int) -> Weights:
+        """Weights of a plain sample of n block maxima."""
+        each = np.full(n, 1.0 / n)
+        return cls(each, each, float(n))
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The objective per block at (t, shape), and its derivatives; arrays of one entry per row."""
+
+    value: Floats
+    log_scale: Floats
+    d_c: Floats
+    d_cc: Floats
+    d_t: Floats
+    d_ct: Floats
+    d_tt: Floats
+
+
+def solve_log_scale(log_sum: Floats, c: Floats, per_block: float) -> tuple[Floats, Floats]:
+    """Best log scale beta and q = exp(log_sum - c beta) under the penalty `per_block` * exp(2 beta).
+
+    Solves q = 1 + 2 per_block exp(2 beta) / c. The left minus the right side is concave and decreasing in beta, and
+    Newton's method from beta = log_sum / c, which is right of the root, approaches it monotonically.
+    """
+    beta = log_sum / c
+    if per_block == 0.0:
+        return beta, np.ones_like(beta)
+    moving = np.ones(beta.shape, dtype=bool)
+    for _ in range(60):
+        excess = 2.0 * per_block * np.exp(np.minimum(2.0 * beta, 700.0)) / c
+        q = 1.0 + excess
+        step = (log_sum - c * beta - np.log(q)) / (c + 2.0 * excess / q)
+        moving &= np.abs(step) > 1e-13 * (1.0 + np.abs(beta))
+        if not moving.any():
+            break
+        beta = np.where(moving, beta + step, beta)
+    return beta, 1.0 + 2.0 * per_block * np.exp(np.minimum(2.0 * beta, 700.0)) / c
+
+
+def terms(w: Floats, weights: Weights, t: Floats, c: Floats, penalty: float, *, along_t: bool = True) -> Terms:
+    """Evaluate l/n = log c + (c-1) mean(log z) - c beta - q - (penalty/n) exp(2 beta), in units of the range.
+
+    w is (rows, n), t and c are (rows,). Without a penalty q = 1 and c beta = log mean(z^c). Derivatives are those of
+    the objective with the scale at its best value (envelope theorem for the first, implicit for the second).
+    """
+    tau = np.exp(t)
+    z = w + tau[:, None]
+    top = np.log1p(tau)
+    ell = np.log(z)
+    ell -= top[:, None]  # log z relative to its largest value: <= 0, so the powers below cannot overflow
+    power = np.exp(c[:, None] * ell)
+    power *= weights.hazard
+    total = power.sum(axis=1)
+    weighted = power * ell
+    e1 = weighted.sum(axis=1) / total
+    var = np.maximum(np.einsum("ij,ij->i", weighted, ell) / total - e1 * e1, 0.0)
+    mean_log = np.einsum("ij,j->i", ell, weights.density) + top
+
+    per_block = penalty / weights.blocks
+    beta, q = solve_log_scale(c * top + np.log(total), c, per_block)
+    extra = q - 1.0
+    e_log = e1 + top
+    value = np.log(c) + (c - 1.0) * mean_log - c * beta - q - 0.5 * c * extra
+    d_c = 1.0 / c + mean_log + beta * extra - q * e_log
+
+    beta_s = 1.0 / (c + 2.0 * extra / q)  # derivatives of (beta, q) along log_sum and along c
+    beta_c = (extra / (c * q) - beta) * beta_s
+    q_s = 2.0 * extra * beta_s
+    q_c = 2.0 * extra * beta_c - extra / c
+    total_q = q_c + e_log * q_s
+    d_cc = -1.0 / (c * c) + (beta_c + e_log * beta_s) * extra + (beta - e_log) * total_q - q * var
+    if not along_t:
+        nothing = np.zeros_like(value)
+        return Terms(value, beta, d_c, d_cc, nothing, nothing, nothing)
+
+    slope = tau[:, None] / z  # d log z / d t, in (0, 1]
+    g = power * slope
+    h1 = g.sum(axis=1) / total
+    h2 = np.einsum("ij,ij->i", g, slope) / total
+    cross = np.einsum("ij,ij->i", g, ell) / total - e1 * h1
+    m1 = np.einsum("ij,j->i", slope, weights.density)
+    m2 = np.einsum("ij,ij,j->i", slope, slope, weights.density)
+    along = c * h1  # d log_sum / d t
+    d_t = (c - 1.0) * m1 - q * along
+    d_ct = m1 + beta_s * along * extra + (beta - e_log) * q_s * along - q * (h1 + c * cross)
+    d_tt = (c - 1.0) * (m1 - m2) - q_s * along * along - q * c * (h1 - h2 + c * (h2 - h1 * h1))
+    return Terms(value, beta, d_c, d_cc, d_t, d_ct, d_tt)
+
+
+def newton_log_shape(now: Terms, c: Floats) -> Floats:
+    """Safeguarded Newton step in log c, shorter than one, towards the best shape at fixed t."""
+    gradient = c * now.d_c
+    return gradient / np.maximum(np.maximum(-c * c * now.d_cc, 0.0) + np.abs(gradient), 1e-300)
+
+
+def corner(w: Floats, weights: Weights, penalty: float) -> tuple[Floats, Floats]:
+    """Objective and log scale at c = 1, location = sample maximum: the best point of the edge c = 1."""
+    log_sum = np.log(np.einsum("ij,j->i", w, weights.hazard))
+    beta, q = solve_log_scale(log_sum, np.ones_like(log_sum), penalty / weights.blocks)
+    return -beta - q - 0.5 * (q - 1.0), beta
+
+
+def gumbel(w: Floats, weights: Weights) -> tuple[Floats, Floats]:
+    """Log-likelihood per block of the Gumbel limit, in units of the range, and its slope towards a finite end-point.
+
+    l = log k + k mean(v) - log mean(exp(k v)) - 1 with v = -u = w - 1, concave in log k. A slope <= 0 (derivative in
+    s = range / (location - min) at s = 0) means that a distant end-point does not improve on none.
+    """
+    v = w - 1.0
+    mean = np.einsum("ij,j->i", v, weights.density)
+    spread = np.sqrt(np.maximum(np.einsum("ij,ij,j->i", v, v, weights.density) - mean * mean, 1e-300))
+    k = np.clip(1.2825498301618641 / spread, 1.0, MAX_SHAPE)  # pi / sqrt(6) / sd, the estimate by moments
+    second = np.einsum("ij,ij,j->i", v, v, weights.density)
+    value, slope = np.full_like(k, -np.inf), np.zeros_like(k)
+    moving = np.ones(len(k), dtype=bool)
+    for _ in range(60):
+        power = np.exp(k[:, None] * v) * weights.hazard
+        total = power.sum(axis=1)
+        weighted = power * v
+        e1 = weighted.sum(axis=1) / total
+        e2 = np.einsum("ij,ij->i", weighted, v) / total
+        gradient = 1.0 + k * (mean - e1)
+        value = np.log(k) + k * mean - np.log(total) - 1.0
+        slope = -mean + 0.5 * k * (e2 - second)
+        step = gradient / (1.0 + k * k * np.maximum(e2 - e1 * e1, 0.0) + np.abs(gradient))
+        moving &= np.abs(step) > 1e-6  # a row stops by itself, so that its result does not depend on other rows
+        if not moving.any():
+            break
+        k = np.where(moving, np.minimum(k * np.exp(step), MAX_SHAPE), k)
+    return value, slope

@@ -1,0 +1,75 @@
+"""Every way a fit of the tail can end, each with one sentence of advice."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class FitOutcome(str, Enum):
+    """How the fit of one sample of block maxima ended; a failed fit is a value, never an exception.
+
+    >>> FitOutcome("atom").extrapolates
+    False
+    >>> print(FitOutcome.CONSTANT.advice)
+    All block maxima are equal, so the end-point is exactly that value; nothing needs to be done.
+    """
+
+    OK = "ok"
+    CONSTANT = "constant"
+    ZERO = "zero"
+    TOO_FEW = "too_few"
+    ATOM = "atom"
+    BOUNDARY = "boundary"
+    NO_ENDPOINT = "no_endpoint"
+    NOT_FINITE = "not_finite"
+
+    @property
+    def advice(self) -> str:
+        """What happened and what to do about it, in one sentence."""
+        return _ADVICE[self]
+
+    @property
+    def extrapolates(self) -> bool:
+        """Whether the location was estimated beyond the sample maximum."""
+        return self in (FitOutcome.OK, FitOutcome.NO_ENDPOINT)
+
+    @property
+    def has_law(self) -> bool:
+        """Whether there is a fitted law, with a scale and a shape, to test and to draw."""
+        return self in (FitOutcome.OK, FitOutcome.NO_ENDPOINT, FitOutcome.BOUNDARY)
+
+    def __str__(self) -> str:
+        """Return the value, as it appears in tables."""
+        return self.value
+
+
+_ADVICE = {
+    FitOutcome.OK: "The reverse Weibull law was fitted in the interior of its parameters; nothing needs to be done.",
+    FitOutcome.CONSTANT: (
+        "All block maxima are equal, so the end-point is exactly that value; nothing needs to be done."
+    ),
+    FitOutcome.ZERO: (
+        "All gradient norms are zero, so the margin is flat in the whole ball; look for saturated outputs or gradient "
+        "masking before you trust the score."
+    ),
+    FitOutcome.TOO_FEW: (
+        "There are fewer than 10 block maxima or fewer than 5 distinct values, so the sample maximum is reported "
+        "without extrapolation; draw more blocks."
+    ),
+    FitOutcome.ATOM: (
+        "Many blocks reached the same maximum, as in a piecewise linear network whose steepest piece was found, so the "
+        "sample maximum is the end-point; nothing needs to be done."
+    ),
+    FitOutcome.BOUNDARY: (
+        "The likelihood is largest at the corner shape = 1, location = sample maximum, so there is no extrapolation; "
+        "draw more blocks to see whether the end-point moves."
+    ),
+    FitOutcome.NO_ENDPOINT: (
+        "The maxima show no upper end-point (a Gumbel law fits at least as well), so the location is only the penalised "
+        "value; draw more blocks or use a smaller radius."
+    ),
+    FitOutcome.NOT_FINITE: (
+        "At least one block maximum is NaN or infinite, so nothing was fitted; check the model for overflow in its "
+        "gradients."
+    ),
+}

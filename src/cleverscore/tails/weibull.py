@@ -1,0 +1,256 @@
+"""Maximum likelihood for the reverse Weibull law of block maxima: deterministic, and batched over samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..errors import SettingError
+from ._likelihood import Floats, Weights, corner, gumbel
+from ._search import climb, grid_for, profile_on_grid, summarise
+from .outcome import FitOutcome
+
+RELEASED_CODE_PENALTY = 0.01  # the authors' program adds 0.01 (b / range)^2 to the negative log-likelihood
+PAPER_PENALTY = 0.01  # decided by measurement, see docs/statistics.md
+
+MIN_BLOCKS, MIN_DISTINCT = 10, 5  # three parameters need a few values each
+CONSTANT_RANGE = 1e-12  # relative range below which all maxima are the same number
+MAX_REPORTED_SHAPE = 1000.0  # beyond it the law is a Gumbel law for all purposes; the authors drop such fits too
+CHUNK_VALUES = 1 << 17  # values worked on at once: about ten arrays of 1 MB, whatever the number of rows
+
+
+@dataclass(frozen=True)
+class TailFit:
+    """The fit of one sample; see `TailFits` for the fields."""
+
+    location: float
+    scale: float
+    shape: float
+    log_likelihood: float
+    sample_max: float
+    outcome: FitOutcome
+    penalty: float
+    blocks: int
+
+
+@dataclass(frozen=True)
+class TailFits:
+    """Fits of F(x) = exp(-((location - x) / scale)^shape), arrays of the leading shape of the maxima.
+
+    `log_likelihood` is the plain one, without the penalty. Where `outcome.has_law` is false, `scale`, `shape` and
+    `log_likelihood` are NaN and `location` is the sample maximum (NaN for `not_finite`).
+    """
+
+    location: Floats
+    scale: Floats
+    shape: Floats
+    log_likelihood: Floats
+    sample_max: Floats
+    outcome: NDArray[np.object_]
+    penalty: float
+    blocks: int
+
+    def __getitem__(self, index: Any) -> TailFit:
+        """Return the fit of one sample; the index must pick a single row."""
+        outcome = self.outcome[index]
+        if not isinstance(outcome, FitOutcome):
+            raise SettingError(f"index {index!r} picks several fits; give one integer per leading axis of the maxima")
+        return TailFit(
+            float(self.location[index]),
+            float(self.scale[index]),
+            float(self.shape[index]),
+            float(self.log_likelihood[index]),
+            float(self.sample_max[index]),
+            outcome,
+            self.penalty,
+            self.blocks,
+        )
+
+    def __len__(self) -> int:
+        """Return the length of the first leading axis."""
+        return len(self.location)
+
+    def __iter__(self) -> Iterator[TailFit]:
+        """Go through the fits of a one-dimensional batch."""
+        return (self[i] for i in range(len(self)))
+
+
+def fit(maxima: ArrayLike, penalty: float = 0.0) -> TailFits:
+    """Fit a reverse Weibull law with shape >= 1 to each sample of block maxima by maximum likelihood.
+
+    Maximises sum_i log f(x_i; location, scale, shape) - penalty * (scale / range)^2 over location >= max(x).
+    `penalty=0.01` is that of the authors' program. Never raises on data: look at `outcome`. Section 3.2 of the paper.
+
+    maxima: (..., blocks), any real dtype, computed in float64. Returns arrays of the leading shape.
+
+    >>> import numpy as np
+    >>> maxima = 2.0 - np.random.default_rng(0).weibull(3.0, size=(4, 500))   # end-point 2, scale 1, shape 3
+    >>> fits = fit(maxima)
+    >>> fits.location.shape, bool(np.all(np.abs(fits.location - 2.0) < 0.3)), str(fits[0].outcome)
+    ((4,), True, 'ok')
+    """
+    x = as_samples(maxima)
+    penalty = checked_penalty(penalty)
+    rows, n = x.reshape(-1, x.shape[-1]), x.shape[-1]
+    fits = fit_rows(rows, Weights.equal(n), penalty, n)
+    return reshaped(fits, x.shape[:-1])
+
+
+def as_samples(maxima: ArrayLike) -> Floats:
+    """Return float64 samples (..., blocks), or raise if there is nothing to fit."""
+    x = np.asarray(maxima)
+    if x.dtype.kind not in "fiub":
+        raise SettingError(f"maxima have dtype {x.dtype}; give real numbers")
+    if x.ndim == 0 or x.shape[-1] == 0:
+        raise SettingError(f"maxima of shape {x.shape} hold no blocks; the last axis must hold at least one")
+    return np.asarray(x, dtype=np.float64)
+
+
+def checked_penalty(penalty: float) -> float:
+    """Return the penalty as a float, or raise if it is not a finite number >= 0."""
+    if not (np.isfinite(penalty) and penalty >= 0.0):
+        raise SettingError(f"penalty {penalty!r} must be a finite number >= 0; use 0 for plain maximum likelihood")
+    return float(penalty)
+
+
+def reshaped(fits: TailFits, shape: tuple[int, ...]) -> TailFits:
+    """Give the arrays of `fits` a leading shape."""
+    return TailFits(
+        fits.location.reshape(shape),
+        fits.scale.reshape(shape),
+        fits.shape.reshape(shape),
+        fits.log_likelihood.reshape(shape),
+        fits.sample_max.reshape(shape),
+        fits.outcome.reshape(shape),
+        fits.penalty,
+        fits.blocks,
+    )
+
+
+def fit_rows(x: Floats, weights: Weights, penalty: float, blocks: int) -> TailFits:
+    """Fit every row of x (rows, n), in chunks that keep the working memory constant."""
+    rows, n = x.shape
+    columns = [np.full(rows, np.nan) for _ in range(5)]
+    outcome = np.empty(rows, dtype=object)
+    step = max(1, CHUNK_VALUES // n)
+    for start in range(0, rows, step):
+        part = slice(start, start + step)
+        *numbers, outcome[part] = _fit_chunk(x[part], weights, penalty)
+        for column, values in zip(columns, numbers, strict=True):
+            column[part] = values
+    location, scale, shape, log_likelihood, sample_max = columns
+    return TailFits(location, scale, shape, log_likelihood, sample_max, outcome, penalty, blocks)
+
+
+@dataclass(frozen=True)
+class Standard:
+    """Rows brought to w = (max - x) / range, sorted with the largest norm first, and how to undo it."""
+
+    w: Floats
+    exponent: NDArray[np.intp]  # the row was divided by 2^exponent, which is exact
+    top: Floats  # maximum and range after that division
+    range: Floats
+
+
+def standardise(x: Floats) -> Standard:
+    """Sort and rescale finite rows that are not constant; no intermediate overflows for any float64."""
+    ordered = np.sort(x, axis=1)[:, ::-1]
+    exponent = np.frexp(np.maximum(np.abs(ordered[:, 0]), np.abs(ordered[:, -1])))[1]
+    ordered = np.ldexp(ordered, -exponent[:, None])
+    top = ordered[:, 0].copy()
+    extent = top - ordered[:, -1]
+    w = (top[:, None] - ordered) / extent[:, None]
+    return Standard(w, exponent.astype(np.intp), top, extent)
+
+
+def degenerate(x: Floats) -> NDArray[np.object_]:
+    """Outcome of every row that is settled without a fit, None elsewhere. x: (rows, n)."""
+    n = x.shape[1]
+    found = np.full(len(x), None, dtype=object)
+    ordered = np.sort(x, axis=1)  # NaN sorts last
+    top, bottom = ordered[:, -1], ordered[:, 0]
+    finite = np.isfinite(top) & np.isfinite(bottom)
+    size = np.maximum(np.abs(top), np.abs(bottom))
+    with np.errstate(over="ignore", invalid="ignore"):
+        extent = top - bottom
+        distinct = 1 + np.count_nonzero(np.diff(ordered, axis=1) > 0.0, axis=1)
+        # Norms are float32 numbers: equal up to their last bits counts as repeated, if that is tiny in the sample.
+        slack = np.minimum(4.0 * np.finfo(np.float32).eps * size, 1e-6 * extent)
+        repeats = np.count_nonzero(ordered >= (top - slack)[:, None], axis=1)
+    found[distinct < MIN_DISTINCT] = FitOutcome.TOO_FEW
+    found[repeats >= max(3, 0.02 * n)] = FitOutcome.ATOM
+    if n < MIN_BLOCKS:
+        found[:] = FitOutcome.TOO_FEW
+    if n > 1:
+        found[extent <= CONSTANT_RANGE * size] = FitOutcome.CONSTANT
+    found[size == 0.0] = FitOutcome.ZERO
+    found[~finite] = FitOutcome.NOT_FINITE
+    return found
+
+
+def _fit_chunk(x: Floats, weights: Weights, penalty: float) -> tuple[Any, ...]:
+    outcome = degenerate(x)
+    sample_max = np.max(x, axis=1)
+    location = np.where(outcome == FitOutcome.NOT_FINITE, np.nan, sample_max)
+    scale, shape, log_likelihood = (np.full(len(x), np.nan) for _ in range(3))
+    todo = np.flatnonzero(np.equal(outcome, None))
+    if len(todo):
+        numbers = _fit_regular(x[todo], weights, penalty)
+        location[todo], scale[todo], shape[todo], log_likelihood[todo], outcome[todo] = numbers
+        location[todo] = np.maximum(location[todo], sample_max[todo])  # rounding must not put it below the data
+    return location, scale, shape, log_likelihood, sample_max, outcome
+
+
+def _fit_regular(x: Floats, weights: Weights, penalty: float) -> tuple[Any, ...]:
+    standard = standardise(x)
+    w = standard.w
+    peak = peak_of(w, weights, penalty)
+    t, shape, beta, value = peak.t, peak.shape, peak.log_scale, peak.value
+    edge, edge_beta = corner(w, weights, penalty)
+    at_corner = edge >= value
+
+    plain = plain_value(shape, beta, value, penalty / weights.blocks)
+    limit, slope = gumbel(w, weights)
+    endless = ~at_corner & ((shape > MAX_REPORTED_SHAPE) | (limit >= plain))
+    if penalty > 0.0:  # the penalty pulls the value below the Gumbel law's; the data decide by the slope there
+        endless &= slope <= 0.0
+    endless |= at_corner & (limit > edge)
+    if penalty == 0.0 and endless.any():
+        again = np.flatnonzero(endless)
+        held = peak_of(w[again], weights, RELEASED_CODE_PENALTY)
+        t[again], shape[again], beta[again] = held.t, held.shape, held.log_scale
+        plain[again] = plain_value(held.shape, held.log_scale, held.value, RELEASED_CODE_PENALTY / weights.blocks)
+    at_corner &= ~endless
+
+    t = np.where(at_corner, -np.inf, t)
+    shape = np.where(at_corner, 1.0, shape)
+    beta = np.where(at_corner, edge_beta, beta)
+    plain = np.where(at_corner, plain_value(shape, edge_beta, edge, penalty / weights.blocks), plain)
+    outcome = np.empty(len(x), dtype=object)  # np.full would store a plain str
+    outcome[:] = FitOutcome.OK
+    outcome[endless] = FitOutcome.NO_ENDPOINT
+    outcome[at_corner] = FitOutcome.BOUNDARY
+    with np.errstate(over="ignore", under="ignore"):
+        location = np.ldexp(standard.top + standard.range * np.exp(t), standard.exponent)
+        scale = np.ldexp(standard.range * np.exp(beta), standard.exponent)
+    biggest = np.finfo(np.float64).max
+    log_range = np.log(standard.range) + standard.exponent * np.log(2.0)
+    log_likelihood = weights.blocks * (plain - log_range)
+    return np.minimum(location, biggest), np.minimum(scale, biggest), shape, log_likelihood, outcome
+
+
+def peak_of(w: Floats, weights: Weights, penalty: float) -> Any:
+    """Best interior point of standardised rows."""
+    short, short_weights = summarise(w, weights)
+    grid = grid_for(weights.blocks)
+    values, shapes = profile_on_grid(short, short_weights, grid, penalty)
+    return climb(w, weights, grid, values, shapes, penalty)
+
+
+def plain_value(shape: Floats, beta: Floats, value: Floats, per_block: float) -> Floats:
+    """Log-likelihood per block without the penalty, from the penalised objective."""
+    return value + per_block * np.exp(2.0 * beta)

@@ -1,0 +1,81 @@
+"""The small networks of the paper (section 5.1): a softplus MLP and a 7-layer CNN, for MNIST and CIFAR-10.
+
+Layer sizes follow the code that the authors released, which in turn follows Carlini & Wagner (2017): 3x3 convolutions
+without padding, two pooling steps, two hidden dense layers. Inputs are images in [0, 1] minus one half; the subtraction
+is left to `Classifier(mean=0.5, std=1.0)` so that weights and input units stay apart.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class SharpSoftplus(nn.Module):
+    """0.1 * softplus(10 x): a smooth function close to ReLU, the activation of the authors' MLP."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.softplus(x, beta=10.0)
+
+
+class BoundedReLU(nn.Module):
+    """clip(x, 0, 1): the bounded ReLU of Zantedeschi et al. (2017), with bound 1 at every activation."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.clamp(x, 0.0, 1.0)
+
+
+def mlp(channels: int, side: int, *, hidden: int = 1024, num_classes: int = 10) -> nn.Sequential:
+    """One hidden layer of `hidden` units with a sharp softplus; images of `channels` x `side` x `side`."""
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(channels * side * side, hidden),
+        SharpSoftplus(),
+        nn.Linear(hidden, num_classes),
+    )
+
+
+def cnn(
+    channels: int,
+    side: int,
+    *,
+    widths: tuple[int, int],
+    dense: int,
+    activation: type[nn.Module] = nn.ReLU,
+    num_classes: int = 10,
+) -> nn.Sequential:
+    """Four convolutions (two of each width, pooled by two after each pair), two dense layers, one output layer.
+
+    Dropout after the first dense layer acts in training only.
+    """
+    narrow, wide = widths
+    reduced = ((side - 4) // 2 - 4) // 2
+    return nn.Sequential(
+        nn.Conv2d(channels, narrow, 3),
+        activation(),
+        nn.Conv2d(narrow, narrow, 3),
+        activation(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(narrow, wide, 3),
+        activation(),
+        nn.Conv2d(wide, wide, 3),
+        activation(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(wide * reduced * reduced, dense),
+        activation(),
+        nn.Dropout(0.5),
+        nn.Linear(dense, dense),
+        activation(),
+        nn.Linear(dense, num_classes),
+    )
+
+
+def mnist_mlp() -> nn.Sequential:
+    """784-1024-10."""
+    return mlp(1, 28)
+
+
+def mnist_cnn() -> nn.Sequential:
+    """Convolutions of 32, 32, 64, 64 channels and dense layers of 200, 200, 10 units."""
+    return cnn(1, 28, widths=(32, 64), dense=200)

@@ -1,0 +1,126 @@
+"""Models whose scores are known in closed form."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import torch
+from torch import nn
+
+import cleverscore as cs
+
+
+def affine(dim: int = 6, classes: int = 4, *, seed: int = 0, scale: float = 1.0) -> cs.Classifier:
+    """f(x) = W x + b: the gradient of a margin is w_c - w_j everywhere."""
+    torch.manual_seed(seed)
+    model = nn.Linear(dim, classes).double()
+    with torch.no_grad():
+        model.weight.mul_(scale)
+        model.bias.mul_(scale)
+    return cs.Classifier(model)
+
+
+def affine_distance(classifier: cs.Classifier, x: torch.Tensor, predicted: int, target: int, p: float) -> float:
+    """Exact lp distance of one input to the plane where two logits are equal: margin / ||w_c - w_j||_q."""
+    model = classifier.module
+    difference = (model.weight[predicted] - model.weight[target]).detach().numpy()
+    logits = model(x[None])[0].detach().numpy()
+    q = 1.0 if math.isinf(p) else math.inf if p == 1.0 else p / (p - 1.0)
+    return float((logits[predicted] - logits[target]) / np.linalg.norm(difference, q))
+
+
+class PlaneReLU:
+    """One hidden ReLU layer on the plane, two classes: its gradient is constant on the cells of a line arrangement.
+
+    Theorem D.1 of the paper: the gradient norm of a uniform point of the ball is discrete, with the cells' areas as
+    probabilities. Cells are cut exactly: polygons for p = 1 and inf, polygons within a disc for p = 2.
+    """
+
+    def __init__(self, units: int = 7, *, seed: int = 0) -> None:
+        generator = np.random.default_rng(seed)
+        self.w = generator.normal(size=(units, 2))
+        self.b = generator.normal(size=units) * 0.4
+        self.v = generator.normal(size=(2, units))
+        model = nn.Sequential(nn.Linear(2, units), nn.ReLU(), nn.Linear(units, 2)).double()
+        with torch.no_grad():
+            model[0].weight.copy_(torch.from_numpy(self.w))
+            model[0].bias.copy_(torch.from_numpy(self.b))
+            model[2].weight.copy_(torch.from_numpy(self.v))
+            model[2].bias.copy_(torch.tensor([3.0, 0.0]))
+        self.classifier = cs.Classifier(model)
+
+    def gradient_norm(self, x: np.ndarray, q: float) -> float:
+        """||grad(f_0 - f_1)(x)||_q inside a cell."""
+        active = self.w @ x + self.b > 0
+        return float(np.linalg.norm(((self.v[0] - self.v[1]) * active) @ self.w, q))
+
+    def distribution(self, x0: np.ndarray, radius: float, p: float) -> tuple[np.ndarray, np.ndarray]:
+        """Exact values of the gradient norm in B_p(x0, radius), ascending, and their probabilities."""
+        q = 1.0 if math.isinf(p) else math.inf if p == 1.0 else p / (p - 1.0)
+        if p == 1.0:
+            start = x0 + radius * np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])
+        else:
+            start = x0 + radius * np.array([[1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]])
+        cells = [start]
+        for normal, offset in zip(self.w, self.b, strict=True):
+            cells = [
+                part
+                for cell in cells
+                for part in (_cut(cell, normal, offset), _cut(cell, -normal, -offset))
+                if len(part) > 2
+            ]
+        areas = [(_disc_area(cell - x0, radius) if p == 2.0 else _area(cell), cell) for cell in cells]
+        total = math.pi * radius**2 if p == 2.0 else _area(start)
+        found: dict[float, float] = {}
+        for area, cell in areas:
+            if area > 1e-12 * total:
+                value = round(self.gradient_norm(cell.mean(0), q), 12)
+                found[value] = found.get(value, 0.0) + area / total
+        values = np.array(sorted(found))
+        return values, np.array([found[value] for value in values])
+
+
+def _cut(polygon: np.ndarray, normal: np.ndarray, offset: float) -> np.ndarray:
+    """The part of a convex polygon where normal . x + offset >= 0."""
+    kept = []
+    for a, b in zip(polygon, np.roll(polygon, -1, axis=0), strict=True):
+        da, db = normal @ a + offset, normal @ b + offset
+        if da >= 0:
+            kept.append(a)
+        if (da > 0 > db) or (da < 0 < db):
+            kept.append(a + (b - a) * da / (da - db))
+    return np.array(kept).reshape(-1, 2)
+
+
+def _area(polygon: np.ndarray) -> float:
+    x, y = polygon.T
+    return 0.5 * abs(float(x @ np.roll(y, -1) - y @ np.roll(x, -1)))
+
+
+def _disc_area(polygon: np.ndarray, radius: float) -> float:
+    """Area of a polygon within the disc of `radius` around 0: signed sectors and triangles over the edges."""
+    return abs(sum(_edge_area(a, b, radius) for a, b in zip(polygon, np.roll(polygon, -1, axis=0), strict=True)))
+
+
+def _edge_area(a: np.ndarray, b: np.ndarray, radius: float) -> float:
+    direction = b - a
+    length2 = float(direction @ direction)
+    if length2 == 0.0:
+        return 0.0
+    # Where the segment crosses the circle.
+    half, constant = float(a @ direction) / length2, (float(a @ a) - radius**2) / length2
+    root = half * half - constant
+    cuts = [0.0, 1.0]
+    if root > 0:
+        cuts += [t for t in (-half - math.sqrt(root), -half + math.sqrt(root)) if 0.0 < t < 1.0]
+    total = 0.0
+    for s, t in itertools.pairwise(sorted(cuts)):
+        first, second, middle = a + s * direction, a + t * direction, a + 0.5 * (s + t) * direction
+        cross, dot = first[0] * second[1] - first[1] * second[0], float(first @ second)
+        if float(middle @ middle) <= radius**2:
+            total += 0.5 * cross
+        else:
+            total += 0.5 * radius**2 * math.atan2(cross, dot)
+    return float(total)
