@@ -213,8 +213,8 @@ def test_frame_has_the_documented_columns_and_labels() -> None:
 
 def test_the_table_can_be_read() -> None:
     text = str(cs.clever(cs.Classifier(smooth()), images(), **FEW))
-    assert text.splitlines()[0].split() == ["input", "predicted", "target", "norm", "margin", "score", "95%", "interval",
-                                            "K-S", "p", "fit"]  # fmt: skip
+    header = " ".join(text.splitlines()[0].split())
+    assert header == "input predicted target norm margin score 95% interval K-S p fit"
     assert "median" in text
 
 

@@ -4,9 +4,9 @@ The law. With g_i independent of density proportional to exp(-|t|^p) and Z stand
     x = x0 + R g / (|g_1|^p + ... + |g_d|^p + Z)^(1/p)
 is uniform in the ball (Barthe, Guedon, Mendelson & Naor, Annals of Probability 33, 2005). p = inf is the cube.
 
-The streams. Philox is a counter-based generator: its key is (seed, norm) and its counter (position, tile, block, input id),
-so two blocks can never share a number, and a block's points depend on nothing else: not on chunk size, workers, order
-or the other inputs. A tile is a fixed number of consecutive points, chosen from the dimension alone.
+The streams. Philox is a counter-based generator: its key is (seed, norm) and its counter (position, tile, block, input
+id), so two blocks can never share a number, and a block's points depend on nothing else: not on chunk size, workers,
+order or the other inputs. A tile is a fixed number of consecutive points, chosen from the dimension alone.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def dual_exponent(p: float) -> float:
 def tile_points(dim: int) -> int:
     """Points in a tile: a power of two, from the dimension alone."""
     fitting = max(1, TILE_NUMBERS // dim)
-    return min(TILE_POINTS, 2 ** (fitting.bit_length() - 1))
+    return min(TILE_POINTS, 1 << (fitting.bit_length() - 1))
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,8 @@ def _gaussian_ball(stream: np.random.Generator, count: int, dim: int) -> torch.T
     normal = normal[:, :dim]
     twice_z = uniform[:, -1:].neg().add_(1.0).log_().mul_(-2.0)
     squares = torch.linalg.vector_norm(normal, dim=1, keepdim=True).square_()
-    return (normal * (squares + twice_z).rsqrt_()).contiguous()
+    scaled: torch.Tensor = normal * (squares + twice_z).rsqrt_()
+    return scaled.contiguous()
 
 
 def _laplace_ball(stream: np.random.Generator, count: int, dim: int) -> torch.Tensor:

@@ -171,8 +171,8 @@ class Classifier:
             raise InputError("there are no inputs: the data is empty")
         if not tensor.is_floating_point():
             raise InputError(
-                f"inputs are of type {str(tensor.dtype).removeprefix('torch.')}; convert them to floats in the units in "
-                "which the score is wanted, for example x / 255"
+                f"inputs are of type {str(tensor.dtype).removeprefix('torch.')}; convert them to floats in the units "
+                "in which the score is wanted, for example x / 255"
             )
         if self.input_shape is not None and tuple(tensor.shape[1:]) != self.input_shape:
             raise InputError(f"inputs have shape {tuple(tensor.shape[1:])}, the model takes {self.input_shape}")

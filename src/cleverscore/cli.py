@@ -269,13 +269,13 @@ def inspect(model: str, data: str | None, **options: Any) -> None:
     show_default=True,
     help="Folder for the run and its plots.",
 )
-@click.option("--model", default="zoo:mnist-cnn", show_default=True, help="Any MODEL for MNIST images.")
+@click.option("--model", default="zoo:mnist-mlp", show_default=True, help="Any MODEL for MNIST images.")
 def demo(out: Path, model: str) -> None:
     """Score ten shipped digits with the shipped network: a table here, plots in a folder."""
     from cleverscore.show.demo import BLOCK_SIZE, BLOCKS, IMAGES, write_plots
 
     note(
-        f"{model} on {IMAGES} MNIST test images, all other classes as targets, {BLOCKS} blocks of {BLOCK_SIZE} gradients"
+        f"{model} on {IMAGES} MNIST test images, every other class as a target, {BLOCKS} blocks of {BLOCK_SIZE} points"
     )
     scores = run_score(
         model=model, data="zoo:mnist", norms=("2", "inf"), targets="untargeted", index=None, limit=IMAGES,

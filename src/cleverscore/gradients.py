@@ -27,7 +27,7 @@ def dual_norms(gradients: torch.Tensor, q: float) -> torch.Tensor:
         return flat.abs().amax(1)
     if q == 1.0:
         return flat.abs().sum(1)
-    norms = torch.linalg.vector_norm(flat, q, dim=1)
+    norms: torch.Tensor = torch.linalg.vector_norm(flat, q, dim=1)
     doubtful = (norms < SMALLEST_TRUSTED) | ~torch.isfinite(norms)
     if bool(doubtful.any()):
         rows = flat[doubtful].double()
@@ -41,8 +41,8 @@ def margin_gradient_norms(
 ) -> torch.Tensor:
     """||grad(f_c - f_j)(x)||_q for every point and target: (n, *input_shape) -> (n, targets).
 
-    One forward pass, then one vector-Jacobian product with e_c - e_j per target through the same graph. Batched products
-    (`is_grads_batched`, vmap) need several times the memory and are slower on convolutions.
+    One forward pass, then one vector-Jacobian product with e_c - e_j per target through the same graph. Batched
+    products (`is_grads_batched`, vmap) need several times the memory and are slower on convolutions.
     """
     points = points.detach().requires_grad_(True)
     with torch.enable_grad():

@@ -126,11 +126,11 @@ def _compute(
             margin_gradient_norms(
                 classifier, part, predicted=request.predicted, targets=request.targets, q=request.ball.q
             )
-            for part in points.split(chunk_size)
+            for part in torch.split(points, chunk_size)
         ]
     )
     largest: dict[int, Array] = {}
-    parts = norms.split([piece.count for piece in item])
+    parts = torch.split(norms, [piece.count for piece in item])
     for piece, part in zip(item, parts, strict=True):
         values = part.amax(0).double().cpu().numpy()
         # np.maximum keeps NaN, so a broken gradient is never hidden by a sound one.

@@ -21,7 +21,35 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float64]
 
-COLUMNS = ["input", "label", "predicted", "correct", "target", "target_kind", "method", "norm", "radius", "margin", "score", "score_low", "score_high", "capped", "lipschitz", "location", "scale", "shape", "sample_max", "ks_statistic", "ks_pvalue", "outcome", "blocks", "block_size", "gradients", "seconds", "stopped"]
+COLUMNS = [
+    "input",
+    "label",
+    "predicted",
+    "correct",
+    "target",
+    "target_kind",
+    "method",
+    "norm",
+    "radius",
+    "margin",
+    "score",
+    "score_low",
+    "score_high",
+    "capped",
+    "lipschitz",
+    "location",
+    "scale",
+    "shape",
+    "sample_max",
+    "ks_statistic",
+    "ks_pvalue",
+    "outcome",
+    "blocks",
+    "block_size",
+    "gradients",
+    "seconds",
+    "stopped",
+]
 
 
 @dataclass(frozen=True)
@@ -257,7 +285,8 @@ class Scores:
         """One row per (input, target), columns as documented; untargeted scores are rows of their own."""
         import pandas
 
-        return pandas.DataFrame([score.row() for score in self.rows], columns=COLUMNS)
+        frame: pandas.DataFrame = pandas.DataFrame([score.row() for score in self.rows], columns=COLUMNS)
+        return frame
 
     def __str__(self) -> str:
         return f"{scores_table(self.heads)}\n\n{summary(self.heads)}"

@@ -120,7 +120,7 @@ def prepare(
                 )
     with torch.no_grad():
         # Margins of float32 logits are formed in double, so that adding a constant to all logits costs nothing more.
-        logits = torch.cat([classifier.logits(part) for part in x.split(FORWARD_CHUNK)]).double().cpu()
+        logits = torch.cat([classifier.logits(part) for part in torch.split(x, FORWARD_CHUNK)]).double().cpu()
     finite = torch.isfinite(logits).all(1)
     if not bool(finite.all()):
         raise InputError(f"the model's outputs for input {ids[int((~finite).nonzero()[0])]} are NaN or infinite")
@@ -218,7 +218,7 @@ def clever(
     workers: int | None = None,
     progress: bool | None = None,
 ) -> Scores:
-    """CLEVER scores of a batch: min((f_c - f_j)(x0) / max ||grad(f_c - f_j)||_q, radius), the maximum over B_p(x0, radius).
+    """CLEVER scores of a batch: min(margin / L, radius), L the largest ||grad(f_c - f_j)||_q in B_p(x0, radius).
 
     images      (n, *input_shape), in the classifier's input units.
     p           the norm: any p >= 1, or "inf".

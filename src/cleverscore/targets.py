@@ -41,9 +41,9 @@ def choose(
     >>> choose(torch.tensor([[3.0, 1.0, 2.0, 0.0]]), "runner_up", ids=[0])
     ((2,),)
     """
-    kind = target_kind(targets)
-    if kind == GIVEN:
+    if not isinstance(targets, str):
         return _given(logits, targets, ids)
+    kind = target_kind(targets)
     num_classes = logits.shape[1]
     order = logits.argsort(dim=1, descending=True, stable=True).tolist()
     if kind in ("untargeted", "all"):
@@ -61,7 +61,7 @@ def _random(ranked: list[int], seed: int, input_id: int) -> int:
     return candidates[int(stream.integers(len(candidates)))]
 
 
-def _given(logits: torch.Tensor, targets: TargetsLike, ids: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def _given(logits: torch.Tensor, targets: Sequence[Sequence[int]], ids: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     num_classes = logits.shape[1]
     if len(targets) != len(logits):
         raise TargetError(

@@ -1,1 +1,1 @@
-
+"""Models and data by name."""

@@ -39,7 +39,7 @@ def _npz(path: Path) -> tuple[Images, Labels | None]:
             if "x" not in stored:
                 raise LoadError(f"'{path}' has no array 'x' (it has: {', '.join(stored.files) or 'nothing'})")
             x = stored["x"]
-            y = stored["y"] if "y" in stored else None
+            y = stored.get("y")
     except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
         raise LoadError(f"'{path}' cannot be read as an npz file: {error}") from error
     if x.dtype == np.uint8:

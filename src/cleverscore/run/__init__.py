@@ -1,1 +1,1 @@
-
+"""Studies on disk."""

@@ -6,9 +6,11 @@ Scores are not stored: they follow from the maxima, so a better estimator can be
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +48,19 @@ class Store:
         path = folder / FILE_NAME
         if path.exists():
             raise StoreError(f"{folder} holds a run already")
+        # Made under another name and then renamed, so that a reader never sees a store without its tables.
+        new = path.with_suffix(f".new-{os.getpid()}")
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(new)) as connection, connection:
+                connection.executescript(SCHEMA)
+                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                connection.executemany("INSERT INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in meta.items()])
+            new.replace(path)
             connection = sqlite3.connect(path)
+            connection.execute("PRAGMA journal_mode = WAL")
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"{folder} cannot be written: {error}") from error
-        connection.execute("PRAGMA journal_mode = WAL")
-        with connection:
-            connection.executescript(SCHEMA)
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            connection.executemany("INSERT INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in meta.items()])
         return cls(folder, connection)
 
     @classmethod

@@ -20,7 +20,7 @@ from cleverscore.balls import norm_name, parse_norm
 from cleverscore.classifier import Classifier
 from cleverscore.errors import InputError, StoreError
 from cleverscore.run.store import FILE_NAME, Store
-from cleverscore.score import Scores, score_from
+from cleverscore.score import Score, Scores, score_from
 from cleverscore.scoring import Settings, Subject, gather, prepare
 from cleverscore.targets import TargetsLike
 
@@ -104,7 +104,7 @@ class Study:
         config: StudyConfig,
         classifier: Classifier,
         images: npt.NDArray[Any],
-        labels: Sequence[int] | None,
+        labels: npt.NDArray[np.int64] | None,
         ids: Sequence[int],
     ) -> None:
         self.config = config
@@ -114,7 +114,7 @@ class Study:
             classifier,
             images,
             targets=parse_targets(config.targets, len(ids)),
-            labels=labels,
+            labels=None if labels is None else labels.tolist(),
             ids=ids,
             seed=config.seed,
         )
@@ -176,7 +176,8 @@ class Study:
 def stored_scores(store: Store) -> Scores:
     """The scores of a run, derived from its maxima, all norms together."""
     config = StudyConfig(**{**store.meta["config"], "norms": tuple(store.meta["config"]["norms"])})
-    rows, heads = [], []
+    rows: list[Score] = []
+    heads: list[Score] = []
     for norm in config.norms:
         evidence = store.evidence(norm_name(parse_norm(norm)))
         if evidence:

@@ -10,7 +10,7 @@ from cleverscore.score import Scores
 from cleverscore.show import plots
 
 IMAGES = 10
-BLOCKS = 50
+BLOCKS = 100
 BLOCK_SIZE = 128
 
 
@@ -21,5 +21,7 @@ def write_plots(scores: Scores, folder: Path) -> Iterator[Path]:
         least = min(heads, key=lambda score: score.value)
         for name, axes in (("scores", plots.bars(heads)), ("tail", plots.tail(least))):
             path = folder / f"{name}-l{norm_name(p)}.png"
-            axes.figure.savefig(path)
+            figure = axes.get_figure(root=True)
+            assert figure is not None  # plots makes it
+            figure.savefig(path)
             yield path

@@ -18,10 +18,11 @@ def describe(classifier: Classifier, data: tuple[Any, Any] | None) -> str:
     """Lines "name: value" about a classifier, and its accuracy on data."""
     layers = Counter(type(module).__name__ for module in classifier.module.modules() if not list(module.children()))
     parameters = sum(parameter.numel() for parameter in classifier.module.parameters())
+    precision = str(classifier.dtype or "any precision").removeprefix("torch.")
     shape = classifier.input_shape if data is None else tuple(data[0].shape[1:])
     lines = {
         "model": classifier.name,
-        "parameters": f"{parameters:,}, {str(classifier.dtype or 'any precision').removeprefix('torch.')} on {classifier.device}",
+        "parameters": f"{parameters:,}, {precision} on {classifier.device}",
         "input": "unknown, give DATA" if shape is None else " x ".join(map(str, shape)),
         "box": "none" if classifier.bounds is None else f"{classifier.bounds[0]:g} to {classifier.bounds[1]:g}",
         "preprocessing": _preprocessing(classifier),
@@ -35,7 +36,7 @@ def describe(classifier: Classifier, data: tuple[Any, Any] | None) -> str:
         lines["outputs"] = f"{classifier.outputs}, as they should be"
         if data is not None and data[1] is not None:
             with torch.no_grad():
-                predicted = torch.cat([classifier.logits(part).argmax(1) for part in x.split(256)]).cpu().numpy()
+                predicted = torch.cat([classifier.logits(part).argmax(1) for part in torch.split(x, 256)]).cpu().numpy()
             lines["accuracy"] = f"{np.mean(predicted == data[1]):.2%} of {len(predicted)} inputs"
     width = max(map(len, lines))
     return "\n".join(f"{name.rjust(width)}  {value}" for name, value in lines.items())

@@ -4,6 +4,7 @@ from .goodness import anderson_darling, kolmogorov_smirnov
 from .intervals import Intervals, interval
 from .outcome import FitOutcome
 from .weibull import PAPER_PENALTY, RELEASED_CODE_PENALTY, TailFit, TailFits, fit
+from .weighted import block_weights, fit_weighted
 
 __all__ = [
     "PAPER_PENALTY",
@@ -13,7 +14,9 @@ __all__ = [
     "TailFit",
     "TailFits",
     "anderson_darling",
+    "block_weights",
     "fit",
+    "fit_weighted",
     "interval",
     "kolmogorov_smirnov",
 ]

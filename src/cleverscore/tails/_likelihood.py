@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 MAX_SHAPE = 1e12  # keeps shape * log(z) finite; a shape above 1000 is reported as "no end-point" anyway
+MAX_LOG_SHAPE = float(np.log(MAX_SHAPE))
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,18 @@ class Weights:
 
     density: Floats
     hazard: Floats
-    blocks: float  # how many block maxima the likelihood stands for; the penalty is divided by it
+    blocks: float  # how many block maxima the likelihood stands for
+    penalty_factor: float = 1.0  # (range of the sample / range of those block maxima)^2
 
     @classmethod
     def equal(cls, n: int) -> Weights:
         """Weights of a plain sample of n block maxima."""
         each = np.full(n, 1.0 / n)
         return cls(each, each, float(n))
+
+    def per_block(self, penalty: float) -> float:
+        """Penalty on (scale / range of the sample)^2 beside a mean log-likelihood."""
+        return penalty * self.penalty_factor / self.blocks
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,8 @@ class Terms:
     d_t: Floats
     d_ct: Floats
     d_tt: Floats
+    log_scale_c: Floats  # derivatives of log_scale
+    log_scale_t: Floats
 
 
 def solve_log_scale(log_sum: Floats, c: Floats, per_block: float) -> tuple[Floats, Floats]:
@@ -88,8 +96,7 @@ def terms(w: Floats, weights: Weights, t: Floats, c: Floats, penalty: float, *, 
     var = np.maximum(np.einsum("ij,ij->i", weighted, ell) / total - e1 * e1, 0.0)
     mean_log = np.einsum("ij,j->i", ell, weights.density) + top
 
-    per_block = penalty / weights.blocks
-    beta, q = solve_log_scale(c * top + np.log(total), c, per_block)
+    beta, q = solve_log_scale(c * top + np.log(total), c, weights.per_block(penalty))
     extra = q - 1.0
     e_log = e1 + top
     value = np.log(c) + (c - 1.0) * mean_log - c * beta - q - 0.5 * c * extra
@@ -103,7 +110,7 @@ def terms(w: Floats, weights: Weights, t: Floats, c: Floats, penalty: float, *, 
     d_cc = -1.0 / (c * c) + (beta_c + e_log * beta_s) * extra + (beta - e_log) * total_q - q * var
     if not along_t:
         nothing = np.zeros_like(value)
-        return Terms(value, beta, d_c, d_cc, nothing, nothing, nothing)
+        return Terms(value, beta, d_c, d_cc, nothing, nothing, nothing, nothing, nothing)
 
     slope = tau[:, None] / z  # d log z / d t, in (0, 1]
     g = power * slope
@@ -116,7 +123,7 @@ def terms(w: Floats, weights: Weights, t: Floats, c: Floats, penalty: float, *, 
     d_t = (c - 1.0) * m1 - q * along
     d_ct = m1 + beta_s * along * extra + (beta - e_log) * q_s * along - q * (h1 + c * cross)
     d_tt = (c - 1.0) * (m1 - m2) - q_s * along * along - q * c * (h1 - h2 + c * (h2 - h1 * h1))
-    return Terms(value, beta, d_c, d_cc, d_t, d_ct, d_tt)
+    return Terms(value, beta, d_c, d_cc, d_t, d_ct, d_tt, beta_c + e_log * beta_s, beta_s * along)
 
 
 def newton_log_shape(now: Terms, c: Floats) -> Floats:
@@ -128,7 +135,7 @@ def newton_log_shape(now: Terms, c: Floats) -> Floats:
 def corner(w: Floats, weights: Weights, penalty: float) -> tuple[Floats, Floats]:
     """Objective and log scale at c = 1, location = sample maximum: the best point of the edge c = 1."""
     log_sum = np.log(np.einsum("ij,j->i", w, weights.hazard))
-    beta, q = solve_log_scale(log_sum, np.ones_like(log_sum), penalty / weights.blocks)
+    beta, q = solve_log_scale(log_sum, np.ones_like(log_sum), weights.per_block(penalty))
     return -beta - q - 0.5 * (q - 1.0), beta
 
 

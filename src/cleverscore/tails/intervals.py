@@ -93,7 +93,7 @@ def interval(
 
 
 def _chunk(x: Floats, location: Floats, error: float, method: Method) -> tuple[Floats, Floats]:
-    standard = standardise(x)
+    standard = standardise(np.sort(x, axis=1))
     weights = Weights.equal(x.shape[1])
     with np.errstate(divide="ignore", over="ignore"):
         offset = np.ldexp(location, -standard.exponent) - standard.top

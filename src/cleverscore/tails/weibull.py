@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import SettingError
 from ._likelihood import Floats, Weights, corner, gumbel
-from ._search import climb, grid_for, profile_on_grid, summarise
+from ._search import find_peak, summarise
 from .outcome import FitOutcome
 
 RELEASED_CODE_PENALTY = 0.01  # the authors' program adds 0.01 (b / range)^2 to the negative log-likelihood
@@ -20,6 +20,7 @@ PAPER_PENALTY = 0.01  # decided by measurement, see docs/statistics.md
 MIN_BLOCKS, MIN_DISTINCT = 10, 5  # three parameters need a few values each
 CONSTANT_RANGE = 1e-12  # relative range below which all maxima are the same number
 MAX_REPORTED_SHAPE = 1000.0  # beyond it the law is a Gumbel law for all purposes; the authors drop such fits too
+GUMBEL_MARGIN = 0.02  # per block: the summary's Gumbel likelihood is nearer than this to that of the whole sample
 CHUNK_VALUES = 1 << 17  # values worked on at once: about ten arrays of 1 MB, whatever the number of rows
 
 
@@ -156,9 +157,9 @@ class Standard:
     range: Floats
 
 
-def standardise(x: Floats) -> Standard:
-    """Sort and rescale finite rows that are not constant; no intermediate overflows for any float64."""
-    ordered = np.sort(x, axis=1)[:, ::-1]
+def standardise(ordered: Floats) -> Standard:
+    """Rescale rows that are sorted ascending, finite and not constant; no intermediate overflows for any float64."""
+    ordered = ordered[:, ::-1]
     exponent = np.frexp(np.maximum(np.abs(ordered[:, 0]), np.abs(ordered[:, -1])))[1]
     ordered = np.ldexp(ordered, -exponent[:, None])
     top = ordered[:, 0].copy()
@@ -167,11 +168,10 @@ def standardise(x: Floats) -> Standard:
     return Standard(w, exponent.astype(np.intp), top, extent)
 
 
-def degenerate(x: Floats) -> NDArray[np.object_]:
-    """Outcome of every row that is settled without a fit, None elsewhere. x: (rows, n)."""
-    n = x.shape[1]
-    found = np.full(len(x), None, dtype=object)
-    ordered = np.sort(x, axis=1)  # NaN sorts last
+def degenerate(ordered: Floats) -> NDArray[np.object_]:
+    """Outcome of every row that is settled without a fit, None elsewhere; rows are sorted ascending, NaN last."""
+    n = ordered.shape[1]
+    found = np.full(len(ordered), None, dtype=object)
     top, bottom = ordered[:, -1], ordered[:, 0]
     finite = np.isfinite(top) & np.isfinite(bottom)
     size = np.maximum(np.abs(top), np.abs(bottom))
@@ -193,44 +193,47 @@ def degenerate(x: Floats) -> NDArray[np.object_]:
 
 
 def _fit_chunk(x: Floats, weights: Weights, penalty: float) -> tuple[Any, ...]:
-    outcome = degenerate(x)
-    sample_max = np.max(x, axis=1)
+    ordered = np.sort(x, axis=1)
+    outcome = degenerate(ordered)
+    sample_max = ordered[:, -1].copy()
     location = np.where(outcome == FitOutcome.NOT_FINITE, np.nan, sample_max)
     scale, shape, log_likelihood = (np.full(len(x), np.nan) for _ in range(3))
     todo = np.flatnonzero(np.equal(outcome, None))
     if len(todo):
-        numbers = _fit_regular(x[todo], weights, penalty)
+        numbers = _fit_regular(ordered[todo], weights, penalty)
         location[todo], scale[todo], shape[todo], log_likelihood[todo], outcome[todo] = numbers
         location[todo] = np.maximum(location[todo], sample_max[todo])  # rounding must not put it below the data
     return location, scale, shape, log_likelihood, sample_max, outcome
 
 
-def _fit_regular(x: Floats, weights: Weights, penalty: float) -> tuple[Any, ...]:
-    standard = standardise(x)
+def _fit_regular(ordered: Floats, weights: Weights, penalty: float) -> tuple[Any, ...]:
+    standard = standardise(ordered)
     w = standard.w
-    peak = peak_of(w, weights, penalty)
+    peak = find_peak(w, weights, penalty)
     t, shape, beta, value = peak.t, peak.shape, peak.log_scale, peak.value
     edge, edge_beta = corner(w, weights, penalty)
     at_corner = edge >= value
 
-    plain = plain_value(shape, beta, value, penalty / weights.blocks)
-    limit, slope = gumbel(w, weights)
+    plain = plain_value(shape, beta, value, weights.per_block(penalty))
+    limit, slope = gumbel(*summarise(w, weights))
+    near = np.flatnonzero(limit > plain - GUMBEL_MARGIN)
+    limit[near], slope[near] = gumbel(w[near], weights)
     endless = ~at_corner & ((shape > MAX_REPORTED_SHAPE) | (limit >= plain))
     if penalty > 0.0:  # the penalty pulls the value below the Gumbel law's; the data decide by the slope there
         endless &= slope <= 0.0
     endless |= at_corner & (limit > edge)
     if penalty == 0.0 and endless.any():
         again = np.flatnonzero(endless)
-        held = peak_of(w[again], weights, RELEASED_CODE_PENALTY)
+        held = find_peak(w[again], weights, RELEASED_CODE_PENALTY)
         t[again], shape[again], beta[again] = held.t, held.shape, held.log_scale
-        plain[again] = plain_value(held.shape, held.log_scale, held.value, RELEASED_CODE_PENALTY / weights.blocks)
+        plain[again] = plain_value(held.shape, held.log_scale, held.value, weights.per_block(RELEASED_CODE_PENALTY))
     at_corner &= ~endless
 
     t = np.where(at_corner, -np.inf, t)
     shape = np.where(at_corner, 1.0, shape)
     beta = np.where(at_corner, edge_beta, beta)
-    plain = np.where(at_corner, plain_value(shape, edge_beta, edge, penalty / weights.blocks), plain)
-    outcome = np.empty(len(x), dtype=object)  # np.full would store a plain str
+    plain = np.where(at_corner, plain_value(shape, edge_beta, edge, weights.per_block(penalty)), plain)
+    outcome = np.empty(len(w), dtype=object)  # np.full would store a plain str
     outcome[:] = FitOutcome.OK
     outcome[endless] = FitOutcome.NO_ENDPOINT
     outcome[at_corner] = FitOutcome.BOUNDARY
@@ -241,14 +244,6 @@ def _fit_regular(x: Floats, weights: Weights, penalty: float) -> tuple[Any, ...]
     log_range = np.log(standard.range) + standard.exponent * np.log(2.0)
     log_likelihood = weights.blocks * (plain - log_range)
     return np.minimum(location, biggest), np.minimum(scale, biggest), shape, log_likelihood, outcome
-
-
-def peak_of(w: Floats, weights: Weights, penalty: float) -> Any:
-    """Best interior point of standardised rows."""
-    short, short_weights = summarise(w, weights)
-    grid = grid_for(weights.blocks)
-    values, shapes = profile_on_grid(short, short_weights, grid, penalty)
-    return climb(w, weights, grid, values, shapes, penalty)
 
 
 def plain_value(shape: Floats, beta: Floats, value: Floats, per_block: float) -> Floats:

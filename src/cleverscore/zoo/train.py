@@ -53,8 +53,8 @@ def accuracy(network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> 
     network.eval()
     with torch.no_grad():
         hits = sum(
-            int((network(part).argmax(1) == truth).sum())
-            for part, truth in zip(images.split(1000), labels.split(1000), strict=True)
+            int((network(part).argmax(1) == truth).sum().item())
+            for part, truth in zip(torch.split(images, 1000), torch.split(labels, 1000), strict=True)
         )
     return hits / len(labels)
 
@@ -97,6 +97,7 @@ def train(name: str, images: torch.Tensor, labels: torch.Tensor, *, seed: int = 
 
 
 def main() -> None:
+    """Train and write weights and images."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mnist", type=Path, help="folder with the four MNIST idx files")
     parser.add_argument("--only", choices=sorted(RECIPES), help="train this network alone")

@@ -1,0 +1,402 @@
+"""Accuracy, coverage and speed of `cleverscore.tails`, side by side with the two other ways of fitting CLEVER's law.
+
+    python -m benchmarks.tails [--quick] [--out docs/]
+
+Writes `_tails_benchmark.json` and `_tails_benchmark.md`. The peers are written here from their descriptions: `art_fit`
+calls scipy as the Adversarial Robustness Toolbox does, `released_fit` follows the procedure of the authors' program.
+Times are CPU times of one process. Set OMP_NUM_THREADS=1 for one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+from scipy import optimize, stats
+
+from cleverscore import tails
+
+SHAPES = (1.0, 1.5, 2.5, 5.0, 10.0, 30.0)
+BLOCKS = (50, 100, 250, 500)
+LOOKS = (32, 64, 128, 256, 512)
+END = 2.0  # samples are END - Weibull(shape), so that scores are 1 / END where the scale is 1
+
+
+def draw(shape: float, rows: int, blocks: int, seed: int) -> np.ndarray:
+    """Block maxima of a reverse Weibull law with end-point END and scale 1."""
+    return END - np.random.default_rng([seed, blocks, int(100 * shape)]).weibull(shape, size=(rows, blocks))
+
+
+# ---------------------------------------------------------------------------------------------------------- the peers
+
+
+def art_fit(maxima: np.ndarray) -> float:
+    """End-point from one Nelder-Mead run of scipy on the raw maxima, started at shape 1."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return -stats.weibull_min.fit(-maxima, 1.0, optimizer=optimize.fmin)[1]
+
+
+def released_fit(maxima: np.ndarray) -> tuple[float, float, float]:
+    """Location, scale and shape: seven penalised Nelder-Mead runs on rescaled maxima, the best K-S p-value wins."""
+    top, extent = maxima.max(), np.ptp(maxima)
+    reduced = (maxima - top) / extent
+
+    def penalised(negative_log_likelihood: Callable[..., float], start: Any, args: tuple[Any, ...], disp: int) -> Any:
+        def objective(theta: np.ndarray, *rest: Any) -> float:
+            return negative_log_likelihood(theta, *rest) + tails.RELEASED_CODE_PENALTY * theta[2] ** 2
+
+        return optimize.fmin(objective, start, args=args, disp=disp)
+
+    best, found = -1.0, (np.nan, np.nan, np.nan)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for start in (0.1, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0):
+            try:
+                shape, location, scale = stats.weibull_min.fit(-reduced, start, optimizer=penalised)
+            except (stats.FitError, ValueError):
+                continue
+            location, scale = location * extent - top, scale * extent
+            pvalue = stats.kstest(-maxima, "weibull_min", args=(shape, location, scale)).pvalue
+            if pvalue > best:
+                best, found = pvalue, (-location, scale, shape)
+    return found
+
+
+def penalised_value(maxima: np.ndarray, location: float, scale: float, shape: float) -> float:
+    """Total log-likelihood minus the released code's penalty, for one sample."""
+    with np.errstate(all="ignore"):
+        plain = stats.weibull_max.logpdf(maxima, shape, location, scale).sum()
+    return float(plain - tails.RELEASED_CODE_PENALTY * (scale / np.ptp(maxima)) ** 2)
+
+
+def dense_optimum(maxima: np.ndarray, points: int = 220) -> np.ndarray:
+    """Largest log-likelihood of each row on a dense grid of end-points, shape >= 1; shares no code with the package.
+
+    In s = range / (location - min): l/n = log k - 1 + (k - s) mean(v) - log mean(exp(k v)) - log range, with
+    v = log(1 - s u) / s and k = shape * s >= s; the corner is -log(mean(max - x)) - 1.
+    """
+    n = maxima.shape[1]
+    top, extent = maxima.max(axis=1, keepdims=True), np.ptp(maxima, axis=1)
+    u = (maxima - maxima.min(axis=1, keepdims=True)) / extent[:, None]
+    best = -np.log((top - maxima).mean(axis=1)) - 1.0
+    k = np.full(len(maxima), 5.0)
+    for t in np.linspace(7.0, -np.log(n) - 9.0, points):
+        s = 1.0 / (1.0 + np.exp(t))
+        v = np.log1p(-s * u) / s
+        mean = v.mean(axis=1)
+        for _ in range(40 if t == 7.0 else 3):
+            power = np.exp(k[:, None] * v)
+            total = power.mean(axis=1)
+            first = (power * v).mean(axis=1) / total
+            second = (power * v * v).mean(axis=1) / total - first**2
+            gradient = 1.0 + k * (mean - first)
+            k = np.maximum(k * np.exp(gradient / (1.0 + k * k * second + np.abs(gradient))), s)
+        value = np.log(k) - 1.0 + (k - s) * mean - np.log(np.exp(k[:, None] * v).mean(axis=1)) - np.log(extent)
+        best = np.maximum(best, value)
+    return n * best
+
+
+# ------------------------------------------------------------------------------------------------------- measurements
+
+
+def likelihood(rows: int) -> dict[str, Any]:
+    """How far the fit's log-likelihood falls short of the dense grid's, and whether a location is below the data."""
+    shapes = (0.5, 0.7, 1.0, 1.2, 1.5, 2.0, 2.5, 3.5, 5.0, 7.0, 10.0, 14.0, 20.0, 30.0)
+    each = max(1, round(rows / (len(shapes) * len(BLOCKS))))
+    short, below, compared, drawn = -np.inf, 0, 0, 0
+    for shape in shapes:
+        for blocks in BLOCKS:
+            x = draw(shape, each, blocks, seed=1)
+            fits = tails.fit(x)
+            plain = np.isin(fits.outcome.astype(str), ["ok", "boundary"])
+            drawn += each
+            compared += int(plain.sum())
+            below += int(np.count_nonzero(fits.location < x.max(axis=1)))
+            if plain.any():
+                short = max(short, float((dense_optimum(x[plain]) - fits.log_likelihood[plain]).max()))
+    return {"samples": drawn, "compared": compared, "largest_shortfall": short, "locations_below_maximum": below}
+
+
+def released(each: int) -> dict[str, Any]:
+    """Difference to the released procedure with its penalty, relative to the range of the sample."""
+    differences, gains, below, wins = [], [], 0, 0
+    for shape in (1.5, 2.5, 5.0, 10.0):
+        for blocks in (100, 500):
+            x = draw(shape, each, blocks, seed=2)
+            fits = tails.fit(x, tails.RELEASED_CODE_PENALTY)
+            for row, ours in zip(x, fits, strict=True):
+                theirs = released_fit(row)
+                value = penalised_value(row, ours.location, ours.scale, ours.shape)
+                gain = value - penalised_value(row, *theirs)
+                below += theirs[0] < row.max()
+                gains.append(gain)
+                if gain < 1e-5:  # they found the optimum, too
+                    differences.append(abs(ours.location - theirs[0]) / np.ptp(row))
+                    wins += 1
+    return {
+        "samples": len(gains),
+        "same_optimum": wins,
+        "largest_objective_deficit": float(-min(gains)),
+        "largest_objective_gain": float(max(gains)),
+        "median_location_difference": float(np.median(differences)),
+        "largest_location_difference": float(max(differences)),
+        "their_locations_below_maximum": int(below),
+    }
+
+
+def accuracy(rows: int, art_rows: int) -> list[dict[str, Any]]:
+    """Root mean square error of the score, in percent of the true score."""
+    table = []
+    for shape in SHAPES:
+        for blocks in BLOCKS:
+            x = draw(shape, rows, blocks, seed=3)
+            art = np.array([art_fit(row) for row in x[:art_rows]])
+            estimates = {
+                "penalty_0": tails.fit(x).location,
+                "penalty_0.01": tails.fit(x, tails.RELEASED_CODE_PENALTY).location,
+                "sample_max": x.max(axis=1),
+                "art": art,
+            }
+            line: dict[str, Any] = {"shape": shape, "blocks": blocks}
+            line |= {name: 100.0 * _rms(END / values - 1.0) for name, values in estimates.items()}
+            line["art_below_maximum"] = float(np.mean(art < x[:art_rows].max(axis=1)))
+            table.append(line)
+    return table
+
+
+def gaussian(rows: int, blocks: int = 500, block_size: int = 1024) -> list[dict[str, Any]]:
+    """The same for maxima of Gaussian norms (mean 10, deviation 1), against the limit of many blocks."""
+    rng = np.random.default_rng(4)
+    # The maximum of a block is F^-1(U^(1/block_size)): exact, and far cheaper than drawing the block.
+    many = 10.0 + stats.norm.ppf(rng.random(100_000) ** (1.0 / block_size))
+    limit = float(tails.fit(many).location)
+    x = 10.0 + stats.norm.ppf(rng.random((rows, blocks)) ** (1.0 / block_size))
+    table = []
+    for n in BLOCKS:
+        line: dict[str, Any] = {"blocks": n, "limit": limit}
+        for penalty in (0.0, 0.01):
+            line[f"penalty_{penalty:g}"] = 100.0 * _rms(limit / tails.fit(x[:, :n], penalty).location - 1.0)
+        line["sample_max"] = 100.0 * _rms(limit / x[:, :n].max(axis=1) - 1.0)
+        table.append(line)
+    return table
+
+
+def coverage(rows: int) -> list[dict[str, Any]]:
+    """Percentage of 95% intervals that hold the true end-point."""
+    table = []
+    for shape in SHAPES:
+        for blocks in BLOCKS:
+            x = draw(shape, rows, blocks, seed=5)
+            fits = tails.fit(x, tails.PAPER_PENALTY)
+            line: dict[str, Any] = {"shape": shape, "blocks": blocks}
+            for method in ("posterior", "profile"):
+                limits = tails.interval(x, fits, method=method)
+                line[method] = 100.0 * float(np.mean((limits.low <= END) & (limits.high >= END)))
+            table.append(line)
+    return table
+
+
+def sequential(rows: int) -> list[dict[str, Any]]:
+    """Coverage when sampling stops at the first look whose interval is narrow, for the worst of many tolerances."""
+    table = []
+    for shape in SHAPES:
+        x = draw(shape, rows, LOOKS[-1], seed=6)
+        fits = [tails.fit(x[:, :n], tails.PAPER_PENALTY) for n in LOOKS]
+        line: dict[str, Any] = {"shape": shape}
+        for name, looks in (("uncorrected", 1), ("looks", len(LOOKS))):
+            limits = [tails.interval(x[:, :n], f, looks=looks) for n, f in zip(LOOKS, fits, strict=True)]
+            width = np.array([i.high - i.low for i in limits])
+            covers = np.array([(i.low <= END) & (i.high >= END) for i in limits])
+            line[name] = 100.0 * min(_stopped(width, covers, q) for q in np.linspace(0.05, 0.95, 19))
+        table.append(line)
+    return table
+
+
+def _stopped(width: np.ndarray, covers: np.ndarray, quantile: float) -> float:
+    tolerance = np.quantile(width[np.isfinite(width)], quantile)
+    narrow = width <= tolerance
+    look = np.where(narrow.any(axis=0), narrow.argmax(axis=0), len(width) - 1)
+    return float(covers[look, np.arange(width.shape[1])].mean())
+
+
+def goodness(rows: int, blocks: int = 500) -> list[dict[str, Any]]:
+    """Percentage of samples that pass at 5%, under the null and for two laws that are not reverse Weibull."""
+    rng = np.random.default_rng(7)
+    mixture = rng.standard_normal((rows, blocks)) + 2.3 * (rng.random((rows, blocks)) < 0.5)
+    samples = {
+        "reverse Weibull, shape 3": draw(3.0, rows, blocks, seed=7),
+        "reverse Weibull, shape 10": draw(10.0, rows, blocks, seed=7),
+        "normal": rng.standard_normal((rows, blocks)),
+        "mixture of two normals, 2.3 apart": mixture,
+    }
+    table = []
+    for name, x in samples.items():
+        fits = tails.fit(x)
+        naive = tails.kolmogorov_smirnov(x, fits)[1]
+        bootstrap = tails.anderson_darling(x, fits)[1]
+        passes = {"naive_ks": naive, "anderson_darling": bootstrap}
+        table.append({"law": name} | {key: 100.0 * float(np.mean(p > 0.05)) for key, p in passes.items()})
+    return table
+
+
+def speed(rows: int, peer_rows: int, blocks: int = 500) -> list[dict[str, Any]]:
+    """CPU seconds per fit, in turns within one run."""
+    table = []
+    for shape in (1.5, 2.5, 10.0):
+        x = draw(shape, rows, blocks, seed=8)
+        tails.fit(x[:10])
+        ours = _cpu(lambda x=x: tails.fit(x)) / rows
+        penalised = _cpu(lambda x=x: tails.fit(x, 0.01)) / rows
+        both = _cpu(lambda x=x: tails.interval(x, tails.fit(x, 0.01))) / rows
+        single = _cpu(lambda x=x: [tails.fit(row) for row in x[:20]]) / 20
+        art = _cpu(lambda x=x: [art_fit(row) for row in x[:peer_rows]]) / peer_rows
+        theirs = _cpu(lambda x=x: [released_fit(row) for row in x[: max(2, peer_rows // 3)]]) / max(2, peer_rows // 3)
+        table.append(
+            {
+                "shape": shape,
+                "fit_us": 1e6 * ours,
+                "penalised_us": 1e6 * penalised,
+                "fit_and_interval_us": 1e6 * both,
+                "one_by_one_us": 1e6 * single,
+                "art_us": 1e6 * art,
+                "released_us": 1e6 * theirs,
+                "times_art": art / ours,
+                "times_released": theirs / penalised,
+            }
+        )
+    return table
+
+
+def weighted(rows: int, blocks: int = 100, block_size: int = 1024) -> list[dict[str, Any]]:
+    """Spread of the score (percent) from block maxima and from the largest norms of the same gradients."""
+    rng = np.random.default_rng(9)
+    samples = blocks * block_size
+    laws: dict[str, Callable[[], np.ndarray]] = {
+        "Gaussian norms": lambda: 10.0 + rng.standard_normal(samples, dtype=np.float32),
+        "norms linear on an 8-ball": lambda: 10.0 + 6.3 * (rng.beta(4.5, 4.5, size=samples).astype(np.float32) - 0.5),
+    }
+    kept = (blocks, 4 * blocks)
+    table = []
+    for name, norms in laws.items():
+        maxima, top = np.empty((rows, blocks)), np.empty((rows, kept[-1]))
+        for i in range(rows):
+            values = norms()
+            maxima[i] = values.reshape(blocks, block_size).max(axis=1)
+            top[i] = np.sort(np.partition(values, samples - kept[-1])[-kept[-1] :])[::-1]
+        table += [{"law": name} | line for line in compare_weighted(maxima, top, samples, block_size, kept)]
+    return table
+
+
+def compare_weighted(
+    maxima: np.ndarray, top: np.ndarray, samples: int, block_size: int, kept: Iterable[int]
+) -> list[dict[str, Any]]:
+    """Relative standard deviation of 1 / location over rows, for both penalties."""
+    table = []
+    for penalty in (0.0, tails.PAPER_PENALTY):
+        line: dict[str, Any] = {"penalty": penalty, "block_maxima": _spread(tails.fit(maxima, penalty).location)}
+        for k in kept:
+            fits = tails.fit_weighted(top[:, :k], samples, block_size, penalty)
+            line[f"kept_{k}"] = _spread(fits.location)
+        table.append(line)
+    return table
+
+
+def _spread(location: np.ndarray) -> float:
+    return 100.0 * float(np.std(1.0 / location) / np.mean(1.0 / location))
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(values**2)))
+
+
+def _cpu(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+# -------------------------------------------------------------------------------------------------------------- output
+
+
+def run(quick: bool) -> dict[str, Any]:
+    """Every measurement; `quick` takes a minute and has larger random errors."""
+    few = 10 if quick else 1
+    return {
+        "quick": quick,
+        "versions": {"python": platform.python_version(), "numpy": np.__version__, "scipy": scipy.__version__},
+        "speed": speed(2000 // few, 24 // few + 4),
+        "likelihood": likelihood(10_000 // few),
+        "released": released(1 if quick else 5),
+        "coverage": coverage(2000 // few),
+        "sequential": sequential(2000 // few),
+        "goodness": goodness(200 // few),
+        "accuracy": accuracy(1000 // few, 4 if quick else 40),
+        "gaussian": gaussian(500 // few),
+        "weighted": weighted(400 // few),
+    }
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Return the results as a page of tables."""
+    parts = ["<!-- written by python -m benchmarks.tails; do not edit -->"]
+    if results["quick"]:
+        parts.append("Quick run: few samples, large random errors.")
+    for name in ("speed", "coverage", "sequential", "accuracy", "gaussian", "weighted", "goodness"):
+        parts += [f"### {_TITLES[name]}", _table(results[name])]
+    parts += [f"### {_TITLES['likelihood']}", _table([results["likelihood"]])]
+    parts += [f"### {_TITLES['released']}", _table([results["released"]])]
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    parts.append(f"One core; {versions}.")
+    return "\n\n".join(parts) + "\n"
+
+
+_TITLES = {
+    "speed": "CPU time per fit of 500 maxima (microseconds), and how many times ours the peers need",
+    "coverage": "Coverage of 95% intervals (percent)",
+    "sequential": "Coverage when sampling stops at 32, 64, ..., 512 blocks, worst tolerance (percent)",
+    "accuracy": "Error of the score on reverse Weibull samples (root mean square, percent)",
+    "gaussian": "The same on maxima of 1024 Gaussian norms, against the limit of many blocks",
+    "weighted": "Spread of the score at equal gradients: block maxima, and the largest norms (percent)",
+    "goodness": "Samples of 500 that pass at 5% (percent)",
+    "likelihood": "Log-likelihood against a dense grid",
+    "released": "Penalised fit against the released procedure (location relative to the range)",
+}
+
+
+def _table(lines: list[dict[str, Any]]) -> str:
+    names = list(lines[0])
+    rows = [[_cell(line.get(name, "")) for name in names] for line in lines]
+    head = "| " + " | ".join(name.replace("_", " ") for name in names) + " |"
+    return "\n".join([head, "|" + "---|" * len(names), *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tails", description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a minute instead of several, with larger random errors")
+    parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the JSON and Markdown files")
+    options = parser.parse_args()
+    start = time.perf_counter()
+    results = run(options.quick)
+    page = markdown(results)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "_tails_benchmark.json").write_text(json.dumps(results, indent=1) + "\n")
+    (options.out / "_tails_benchmark.md").write_text(page)
+    print(page)
+    print(f"{time.perf_counter() - start:.0f} seconds; written to {options.out / '_tails_benchmark.md'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The likelihood of all possible blocks at once, from the largest gradient norms alone."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..errors import SettingError
+from ._likelihood import Floats, Weights
+from .weibull import TailFits, as_samples, checked_penalty, fit_rows, reshaped
+
+
+def block_weights(samples: int, block_size: int, kept: int) -> Floats:
+    """Probability that the j-th largest of `samples` norms is the maximum of a random block, j = 1..kept.
+
+    w_j = C(samples - j, block_size - 1) / C(samples, block_size).
+
+    >>> [round(float(w), 3) for w in block_weights(4, 2, 3)]    # of 6 pairs: 3, 2 and 1
+    [0.5, 0.333, 0.167]
+    """
+    j = np.arange(1, kept, dtype=np.float64)
+    ratio = np.maximum(samples - j - block_size + 1, 0.0) / (samples - j)
+    return np.asarray(block_size / samples * np.concatenate([[1.0], np.cumprod(ratio)]))
+
+
+def fit_weighted(top: ArrayLike, samples: int, block_size: int, penalty: float = 0.0) -> TailFits:
+    """Fit the law of block maxima by averaging its log-likelihood over all blocks that `samples` norms can form.
+
+    Maximises sum_j w_j log f(x_(j)) + (1 - sum_j w_j) log F(x_(k)): the j-th largest norm is a block maximum with
+    probability w_j (`block_weights`), and the blocks whose maximum lies below the k norms kept are censored there. Same
+    target as `fit` on samples / block_size block maxima, from the same gradients, with less noise.
+
+    top: (..., k), the k largest of `samples` independent norms, in any order. `blocks` of the result is
+    samples // block_size and `log_likelihood` that of so many blocks.
+
+    >>> norms = 3.0 - np.random.default_rng(0).beta(2.0, 2.0, size=100_000) ** 0.5
+    >>> fits = fit_weighted(np.sort(norms)[-400:], samples=100_000, block_size=500)
+    >>> bool(abs(fits.location - 3.0) < 0.05)
+    True
+    """
+    x = as_samples(top)
+    penalty = checked_penalty(penalty)
+    kept = x.shape[-1]
+    if not 1 <= block_size <= samples:
+        raise SettingError(f"block_size {block_size!r} must lie between 1 and samples = {samples!r}")
+    if kept > samples:
+        raise SettingError(f"{kept} norms were kept but samples = {samples!r}; give the number of all norms drawn")
+    rows = x.reshape(-1, kept)
+    fits = fit_rows(rows, _weights(samples, block_size, kept), penalty, samples // block_size)
+    return reshaped(fits, x.shape[:-1])
+
+
+def _weights(samples: int, block_size: int, kept: int) -> Weights:
+    each = block_weights(samples, block_size, kept)
+    each = np.maximum(each, each[0] * 1e-300)  # norms that no block can have as maximum must not give 0 / 0
+    mass = min(float(each.sum()), 1.0)
+    hazard = each / mass
+    hazard[-1] += (1.0 - mass) / mass
+    blocks = samples / block_size
+    # The penalty is on scale / range of the block maxima; the norms kept span another range. Compare the two on the
+    # scale of a Gumbel law, between the probabilities at which their ends are expected.
+    last = -np.log(-np.log1p(-0.56 / max(blocks, 2.0)))
+    of_blocks = last + np.log(np.log(max(blocks, 2.0) + 1.0))
+    of_kept = last + np.log(-np.log(min(max(1.0 - mass, 1e-12), 0.99)))
+    return Weights(each / mass, hazard, blocks * mass, float(max(of_kept, 0.1) / of_blocks) ** 2)
