@@ -61,7 +61,7 @@ ORDER = [
     "maxima",
     "score",
 ]
-ORDER += ["scoring", "zoo", "load", "run", "show", "cli"]
+ORDER += ["budget", "racing", "subjects", "settings", "gathering", "scoring", "zoo", "load", "run", "show", "cli"]
 
 
 def test_imports_flow_one_way() -> None:

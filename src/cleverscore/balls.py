@@ -130,6 +130,24 @@ class LpBall:
         return points
 
 
+@dataclass(frozen=True)
+class ReleasedCodeBall(LpBall):
+    """The law of the code that the paper's authors released, which is not the paper's.
+
+    Whatever the norm, points are x0 + U g with g uniform in the unit l2 ball and U uniform in [0, radius] (3 in their
+    code), clipped to the input box. Gradients are measured in the dual of the norm asked for.
+    """
+
+    inside: str = "clip"
+
+    def offsets(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> torch.Tensor:
+        """Offsets (count, dim), float32, before clipping."""
+        stream = self._stream(seed, input_id, block, tile)
+        second = self._stream(seed, input_id, block, tile, SECOND_STREAM)
+        lengths = torch.from_numpy(second.random((count, 1), dtype=np.float32)).mul_(self.radius)
+        return _gaussian_ball(stream, count, dim).mul_(lengths)
+
+
 def _gaussian_ball(stream: np.random.Generator, count: int, dim: int) -> torch.Tensor:
     """Uniform in the unit l2 ball: Gaussian direction by Box-Muller, scaled by (|g|^2 + 2 Z)^(-1/2)."""
     half = (dim + 1) // 2

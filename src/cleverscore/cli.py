@@ -135,17 +135,22 @@ def print_scores(scores: Scores) -> None:
     show_default=True,
     help="untargeted, runner_up, least_likely, random, all, or classes such as 3,5.",
 )
-@click.option("--radius", type=float, default=5.0, show_default=True, help="Radius of the ball that is sampled.")
+@click.option("--radius", type=float, help="Radius of the ball that is sampled.  [default: 5, released-code: 3]")
 @click.option("--blocks", type=int, default=500, show_default=True, help="Number of block maxima (N_b).")
 @click.option("--block-size", type=int, default=1024, show_default=True, help="Gradients per block (N_s).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same scores.")
-@click.option("--method", default="paper", show_default=True, help="How the constant is estimated.")
+@click.option("--method", default="paper", show_default=True, help="paper, or released-code (the authors' program).")
+@click.option(
+    "--tolerance",
+    type=float,
+    metavar="SHARE",
+    help="Stop early where an interval is this narrow (0.05), and race targets; 0 only races.",
+)
+@click.option("--budget", metavar="AMOUNT", help="At most so many gradients (2000000) or so much time (90s, 10m, 2h).")
 @click.option(
     "--inside",
     type=click.Choice(["ball", "clip"]),
-    default="ball",
-    show_default=True,
-    help="Sample the whole ball, or clip points to the input box.",
+    help="Sample the whole ball, or clip points to the input box.  [default: ball, released-code: clip]",
 )
 @click.option("--index", metavar="ROWS", help="Rows of the data, such as 3,17,40-49.")
 @click.option("--limit", type=click.IntRange(min=1), help="Score the first inputs only.")

@@ -87,6 +87,11 @@ class Rule:
     level: float = 0.95
     looks: int = 1
 
+    @property
+    def limit(self) -> float:
+        """The largest score there can be."""
+        return self.radius if self.cap else math.inf
+
 
 @dataclass(frozen=True)
 class Score:
@@ -190,12 +195,12 @@ def _score(
     maxima: Array,
 ) -> Score:
     margin = item.margins[t]
-    limit = rule.radius if rule.cap else math.inf
+    limit = rule.limit
     if fit.outcome is FitOutcome.NOT_FINITE:
         value = low = high = lipschitz = math.nan
     else:
         lipschitz = fit.location
-        value, low, high = (_ratio(margin, constant, limit) for constant in (lipschitz, end_high, end_low))
+        value, low, high = capped_ratio(margin, np.array([lipschitz, end_high, end_low]), limit).tolist()
     return Score(
         input=item.input_id,
         label=item.label,
@@ -222,11 +227,18 @@ def _score(
     )
 
 
-def _ratio(margin: float, constant: float, limit: float) -> float:
-    """min(margin / constant, limit); with a constant of 0 nothing in the ball changes the margin."""
-    if margin <= 0.0:
-        return 0.0
-    return limit if constant <= 0.0 else min(margin / constant, limit)
+def capped_ratio(margins: Array | float, constants: Array | float, limit: float) -> Array:
+    """min(margin / constant, limit); with a constant of 0 nothing in the ball changes the margin.
+
+    >>> capped_ratio(np.array([1.0, 1.0, 0.0]), np.array([4.0, 0.0, 4.0]), 5.0)
+    array([0.25, 5.  , 0.  ])
+    """
+    margins, constants = np.asarray(margins, np.float64), np.asarray(constants, np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.where(constants > 0.0, margins / constants, np.inf)
+    ratios = np.where(np.isnan(constants), np.nan, np.minimum(ratios, limit))
+    scores: Array = np.where(margins <= 0.0, 0.0, ratios)
+    return scores
 
 
 def _smallest(scores: Sequence[Score]) -> Score:

@@ -19,9 +19,11 @@ import cleverscore
 from cleverscore.balls import norm_name, parse_norm
 from cleverscore.classifier import Classifier
 from cleverscore.errors import InputError, StoreError
+from cleverscore.gathering import gather
 from cleverscore.run.store import FILE_NAME, Store
 from cleverscore.score import Score, Scores, score_from
-from cleverscore.scoring import Settings, Subject, gather, prepare
+from cleverscore.settings import Settings
+from cleverscore.subjects import Subject, prepare
 from cleverscore.targets import TargetsLike
 
 
@@ -33,12 +35,14 @@ class StudyConfig:
     data: str
     norms: tuple[str, ...] = ("2",)
     targets: str = "untargeted"
-    radius: float = 5.0
+    radius: float | None = None
     blocks: int = 500
     block_size: int = 1024
     seed: int = 0
     method: str = "paper"
-    inside: str = "ball"
+    inside: str | None = None
+    tolerance: float | None = None
+    budget: str | None = None
     model_fingerprint: str = ""
     data_fingerprint: str = ""
     inputs: str = "all"
@@ -49,6 +53,7 @@ class StudyConfig:
         return Settings(
             p=parse_norm(norm), targets=parse_targets(self.targets, 1), radius=self.radius, blocks=self.blocks,
             block_size=self.block_size, seed=self.seed, method=self.method, inside=self.inside,
+            tolerance=self.tolerance, budget=self.budget,
         )  # fmt: skip
 
     def short_hash(self) -> str:

@@ -129,7 +129,7 @@ def terms(w: Floats, weights: Weights, t: Floats, c: Floats, penalty: float, *, 
 def newton_log_shape(now: Terms, c: Floats) -> Floats:
     """Safeguarded Newton step in log c, shorter than one, towards the best shape at fixed t."""
     gradient = c * now.d_c
-    return gradient / np.maximum(np.maximum(-c * c * now.d_cc, 0.0) + np.abs(gradient), 1e-300)
+    return np.asarray(gradient / np.maximum(np.maximum(-c * c * now.d_cc, 0.0) + np.abs(gradient), 1e-300))
 
 
 def corner(w: Floats, weights: Weights, penalty: float) -> tuple[Floats, Floats]:
@@ -139,31 +139,28 @@ def corner(w: Floats, weights: Weights, penalty: float) -> tuple[Floats, Floats]
     return -beta - q - 0.5 * (q - 1.0), beta
 
 
-def gumbel(w: Floats, weights: Weights) -> tuple[Floats, Floats]:
-    """Log-likelihood per block of the Gumbel limit, in units of the range, and its slope towards a finite end-point.
+def gumbel(w: Floats, weights: Weights) -> Floats:
+    """Log-likelihood per block of the Gumbel limit, in units of the range: what an end-point at infinity reaches.
 
-    l = log k + k mean(v) - log mean(exp(k v)) - 1 with v = -u = w - 1, concave in log k. A slope <= 0 (derivative in
-    s = range / (location - min) at s = 0) means that a distant end-point does not improve on none.
+    l = log k + k mean(v) - log mean(exp(k v)) - 1 with v = w - 1 = (min - x) / range; the best k is unique.
     """
     v = w - 1.0
     mean = np.einsum("ij,j->i", v, weights.density)
     spread = np.sqrt(np.maximum(np.einsum("ij,ij,j->i", v, v, weights.density) - mean * mean, 1e-300))
     k = np.clip(1.2825498301618641 / spread, 1.0, MAX_SHAPE)  # pi / sqrt(6) / sd, the estimate by moments
-    second = np.einsum("ij,ij,j->i", v, v, weights.density)
-    value, slope = np.full_like(k, -np.inf), np.zeros_like(k)
+    value = np.full_like(k, -np.inf)
     moving = np.ones(len(k), dtype=bool)
     for _ in range(60):
         power = np.exp(k[:, None] * v) * weights.hazard
         total = power.sum(axis=1)
         weighted = power * v
         e1 = weighted.sum(axis=1) / total
-        e2 = np.einsum("ij,ij->i", weighted, v) / total
+        variance = np.maximum(np.einsum("ij,ij->i", weighted, v) / total - e1 * e1, 0.0)
         gradient = 1.0 + k * (mean - e1)
         value = np.log(k) + k * mean - np.log(total) - 1.0
-        slope = -mean + 0.5 * k * (e2 - second)
-        step = gradient / (1.0 + k * k * np.maximum(e2 - e1 * e1, 0.0) + np.abs(gradient))
+        step = gradient / (1.0 + k * k * variance + np.abs(gradient))
         moving &= np.abs(step) > 1e-6  # a row stops by itself, so that its result does not depend on other rows
         if not moving.any():
             break
         k = np.where(moving, np.minimum(k * np.exp(step), MAX_SHAPE), k)
-    return value, slope
+    return np.asarray(value)

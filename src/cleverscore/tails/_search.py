@@ -30,8 +30,8 @@ class Peak:
 def summarise(w: Floats, weights: Weights) -> tuple[Floats, Weights]:
     """Replace neighbouring values by two, mean -/+ deviation, in samples whose rows are sorted with w ascending.
 
-    500 values become 48, which makes the grid ten times cheaper. The ends stay exact; elsewhere sums of smooth functions
-    keep an error of the order of the third moment within a group.
+    500 values become 48, which makes the grid ten times cheaper. The ends stay exact; elsewhere sums of smooth
+    functions keep an error of the order of the third moment within a group.
     """
     n = w.shape[1]
     if n <= EXACT_TOP + EXACT_BOTTOM + 4 * GROUPS:
@@ -98,10 +98,10 @@ def profile_on_grid(w: Floats, weights: Weights, grid: Floats, penalty: float) -
 
 
 def start_log_k(w: Floats, weights: Weights) -> Floats:
-    """Moment estimate of log k, k = shape * range / (location - min), near the Gumbel limit: pi / sqrt(6) / deviation."""
+    """Estimate log k near the Gumbel limit by moments: k = shape * range / (location - min) = pi / sqrt(6) / sd."""
     mean = np.einsum("ij,j->i", w, weights.density)
     variance = np.einsum("ij,ij,j->i", w, w, weights.density) - mean * mean
-    return np.clip(0.2488 - 0.5 * np.log(np.maximum(variance, 1e-20)), 0.0, MAX_LOG_SHAPE)
+    return np.asarray(np.clip(0.2488 - 0.5 * np.log(np.maximum(variance, 1e-20)), 0.0, MAX_LOG_SHAPE))
 
 
 def climb(

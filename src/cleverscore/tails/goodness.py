@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.stats import kstwo
 
 from ..errors import SettingError
 from ._likelihood import Floats
-from .weibull import TailFits, as_samples, fit
+from .weibull import CHUNK_VALUES, TailFits, as_samples, fit
+
+Indices = NDArray[np.intp]
 
 # Values of the fitted distribution function are kept this far from 0 and 1, where Anderson-Darling takes logarithms.
 _TINY = 1e-300
 
 
 def kolmogorov_smirnov(maxima: ArrayLike, fits: TailFits) -> tuple[Floats, Floats]:
-    """Kolmogorov-Smirnov statistic and its naive p-value, as in the paper (Section 5.3).
+    """Kolmogorov-Smirnov statistic and its naive p-value, as in the paper (Section 5.2).
 
     D = max_i |F(x_i) - empirical|, p = P(D_n > D) for a law that was *not* fitted to the sample. Because it was, the
     p-value is far too large: nearly every sample passes. It is reported because the paper reports it.
@@ -30,17 +32,17 @@ def kolmogorov_smirnov(maxima: ArrayLike, fits: TailFits) -> tuple[Floats, Float
     True
     """
     x, lawful = _matching(maxima, fits)
-    statistic = np.full(fits.location.shape, np.nan)
-    pvalue = np.full(fits.location.shape, np.nan)
-    if lawful.any():
-        below, _ = _log_probabilities(x[lawful], fits.location[lawful], fits.scale[lawful], fits.shape[lawful])
+    n = x.shape[1]
+    rank = np.arange(n + 1) / n
+    statistic, pvalue = (np.full(len(x), np.nan) for _ in range(2))
+    step = max(1, CHUNK_VALUES // n)
+    for start in range(0, len(lawful), step):
+        part = lawful[start : start + step]
+        below, _ = _log_probabilities(np.sort(x[part], axis=1), *_law(fits, part))
         probability = np.exp(below)
-        n = x.shape[-1]
-        rank = np.arange(n + 1) / n
-        distance = np.maximum((rank[1:] - probability).max(axis=-1), (probability - rank[:-1]).max(axis=-1))
-        statistic[lawful] = distance
-        pvalue[lawful] = np.clip(kstwo.sf(distance, n), 0.0, 1.0)
-    return statistic, pvalue
+        distance = np.maximum((rank[1:] - probability).max(axis=1), (probability - rank[:-1]).max(axis=1))
+        statistic[part], pvalue[part] = distance, np.clip(kstwo.sf(distance, n), 0.0, 1.0)
+    return statistic.reshape(fits.location.shape), pvalue.reshape(fits.location.shape)
 
 
 def anderson_darling(
@@ -52,8 +54,8 @@ def anderson_darling(
     where A*^2 belongs to samples of the fitted law, fitted again with the same penalty. All rows use the same random
     numbers, so a row's p-value does not depend on the other rows.
 
-    maxima: (..., blocks). Returns two arrays of the leading shape, NaN where there is no fitted law. The cost is that of
-    `replicates` fits per row.
+    maxima: (..., blocks). Returns two arrays of the leading shape, NaN where there is no fitted law. The cost is that
+    of `replicates` fits per row.
 
     >>> import numpy as np
     >>> maxima = 2.0 - np.random.default_rng(0).weibull(3.0, size=(2, 100))
@@ -65,35 +67,31 @@ def anderson_darling(
     if replicates < 1:
         raise SettingError(f"replicates {replicates!r} must be at least 1; 199 resolves p-values of 0.005")
     x, lawful = _matching(maxima, fits)
-    statistic = np.full(fits.location.shape, np.nan)
-    pvalue = np.full(fits.location.shape, np.nan)
-    if not lawful.any():
-        return statistic, pvalue
-    location, scale, shape = fits.location[lawful], fits.scale[lawful], fits.shape[lawful]
-    observed = _squared(x[lawful], location, scale, shape)
-    exponential = np.random.default_rng(seed).standard_exponential((replicates, x.shape[-1]))
-    at_least = np.empty(len(observed))
-    for i in range(len(observed)):  # in units of the scale and relative to the location, which A^2 does not feel
-        sample = np.sort(-(exponential ** (1.0 / shape[i])), axis=-1)
+    statistic, pvalue = (np.full(len(x), np.nan) for _ in range(2))
+    exponential = np.random.default_rng(seed).standard_exponential((replicates, x.shape[1]))
+    for i in lawful:
+        law = _law(fits, np.array([i]))
+        statistic[i] = _squared(np.sort(x[i : i + 1], axis=1), *law)[0]
+        sample = np.sort(-(exponential ** (1.0 / law[2])), axis=1)  # A^2 does not feel location and scale
         again = fit(sample, fits.penalty)
-        usable = np.array([outcome.has_law for outcome in again.outcome])
-        drawn = np.full(replicates, np.inf)  # a replicate that cannot be fitted counts as extreme: never rejects by it
-        drawn[usable] = _squared(sample[usable], again.location[usable], again.scale[usable], again.shape[usable])
-        at_least[i] = np.count_nonzero(drawn >= observed[i])
-    statistic[lawful] = observed
-    pvalue[lawful] = (1.0 + at_least) / (1.0 + replicates)
-    return statistic, pvalue
+        usable = np.flatnonzero([outcome.has_law for outcome in again.outcome])
+        drawn = np.full(replicates, np.inf)  # a replicate without a law counts for the null
+        drawn[usable] = _squared(sample[usable], *_law(again, usable))
+        pvalue[i] = (1.0 + np.count_nonzero(drawn >= statistic[i])) / (1.0 + replicates)
+    return statistic.reshape(fits.location.shape), pvalue.reshape(fits.location.shape)
 
 
-def _matching(maxima: ArrayLike, fits: TailFits) -> tuple[Floats, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
-    """Sorted samples (..., n), ascending, and which of them have a law."""
+def _matching(maxima: ArrayLike, fits: TailFits) -> tuple[Floats, Indices]:
+    """Samples as rows, and the indices of those that have a law."""
     x = as_samples(maxima)
     if x.shape[:-1] != fits.location.shape:
-        raise SettingError(
-            f"maxima {x.shape} and fits {fits.location.shape} differ in shape; pass the fits of these maxima"
-        )
-    lawful = np.array([outcome.has_law for outcome in fits.outcome.ravel()], dtype=bool).reshape(x.shape[:-1])
-    return np.sort(x, axis=-1), lawful
+        raise SettingError(f"maxima {x.shape} and fits {fits.location.shape} do not belong together; pass fit(maxima)")
+    lawful = np.flatnonzero([outcome.has_law for outcome in fits.outcome.ravel()])
+    return x.reshape(-1, x.shape[-1]), lawful
+
+
+def _law(fits: TailFits, rows: Indices) -> tuple[Floats, Floats, Floats]:
+    return fits.location.ravel()[rows], fits.scale.ravel()[rows], fits.shape.ravel()[rows]
 
 
 def _log_probabilities(x: Floats, location: Floats, scale: Floats, shape: Floats) -> tuple[Floats, Floats]:

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr
 from scipy.stats import chi2
 
 from ..errors import SettingError
-from ._likelihood import MAX_SHAPE, Floats, Weights, corner, gumbel, newton_log_shape, terms
-from ._search import summarise
+from ._likelihood import MAX_SHAPE, Floats, Weights, corner, gumbel, terms
+from ._search import profile_on_grid, summarise
 from .outcome import FitOutcome
 from .weibull import CHUNK_VALUES, RELEASED_CODE_PENALTY, TailFits, as_samples, fit, standardise
 
 Method = Literal["posterior", "profile"]
 
-# Prior (s c)^(-1/2) / scale with s = range / (location - min), and the part of the error 1 - level that is given to each
-# posterior tail. Chosen by simulation so that 95% intervals cover 94-97% for shapes 1 to 30 and 50 to 500 blocks; see
+# Prior (s c)^(-1/2) / scale with s = range / (location - min), and the part of the error 1 - level that each posterior
+# tail gets. Chosen by simulation so that 95% intervals cover 94-97% for shapes 1 to 30 and 50 to 500 blocks; see
 # docs/statistics.md. The shares add up to more than one because equal-tailed intervals of this prior cover too much.
 S_POWER, C_POWER = -0.5, -0.5
 LOWER_SHARE, UPPER_SHARE = 0.4, 0.9
@@ -71,9 +71,7 @@ def interval(
     x = as_samples(maxima)
     fits = fit(x, RELEASED_CODE_PENALTY) if fits is None else fits
     if x.shape[:-1] != fits.location.shape:
-        raise SettingError(
-            f"maxima {x.shape} and fits {fits.location.shape} differ in shape; pass the fits of these maxima"
-        )
+        raise SettingError(f"maxima {x.shape} and fits {fits.location.shape} do not belong together; pass fit(maxima)")
     # Looks at one growing sample are strongly correlated: dividing the error by looks is far too careful, and by its
     # root keeps the level for 2 to 16 looks (benchmarks/tails.py).
     error = (1.0 - level) / np.sqrt(looks)
@@ -113,52 +111,72 @@ def _chunk(x: Floats, location: Floats, error: float, method: Method) -> tuple[F
 def _curve(w: Floats, weights: Weights, prior: bool, depth: float) -> tuple[Floats, Floats]:
     """Positions t (rows, FINE) and the log posterior density of t there (or n times the profile likelihood)."""
     coarse = np.linspace(-np.log(weights.blocks) - 9.0, 13.0, COARSE)
-    rows = len(w)
-    density, shapes = _walk(w, weights, np.broadcast_to(coarse, (rows, COARSE)), None, prior)
-    peak = density.max(axis=1, keepdims=True)
-    inside = density >= peak - depth
+    values, shapes = profile_on_grid(w, weights, coarse, 0.0)
+    log_k = np.log(shapes) - np.log1p(np.exp(coarse))
+    density = weights.blocks * values + (_log_prior(coarse, log_k) if prior else 0.0)
+    t = np.broadcast_to(coarse, density.shape)
+    active = np.arange(len(w))
+    fine, found = np.empty((len(w), FINE)), np.empty((len(w), FINE))
+    for _ in range(6):  # once is enough up to a few thousand blocks; then the peak is narrower than the coarse grid
+        t, log_k, density = _zoom(w[active], weights, t, log_k, density, prior, depth)
+        fine[active], found[active] = t, density
+        narrow = np.count_nonzero(density >= density.max(axis=1, keepdims=True) - depth, axis=1) < FINE // 4
+        if not narrow.any():
+            break
+        active, t, log_k, density = active[narrow], t[narrow], log_k[narrow], density[narrow]
+    return fine, found
+
+
+def _zoom(
+    w: Floats, weights: Weights, t: Floats, log_k: Floats, density: Floats, prior: bool, depth: float
+) -> tuple[Floats, Floats, Floats]:
+    """Evaluate anew on FINE positions that span those within `depth` of the largest value."""
+    last_index = t.shape[1] - 1
+    inside = density >= density.max(axis=1, keepdims=True) - depth
     first = np.maximum(np.argmax(inside, axis=1) - 1, 0)
-    last = np.minimum(COARSE - np.argmax(inside[:, ::-1], axis=1), COARSE - 1)
-    t = coarse[first][:, None] + (coarse[last] - coarse[first])[:, None] * np.linspace(0.0, 1.0, FINE)
-    place = (t - coarse[0]) / (coarse[1] - coarse[0])
-    left = np.clip(place.astype(np.intp), 0, COARSE - 2)
+    last = np.minimum(last_index + 1 - np.argmax(inside[:, ::-1], axis=1), last_index)
+    rows = np.arange(len(t))
+    start, end = t[rows, first], t[rows, last]
+    fine = start[:, None] + (end - start)[:, None] * np.linspace(0.0, 1.0, FINE)
+    place = (fine - t[:, :1]) / (t[:, 1:2] - t[:, :1])
+    left = np.clip(place.astype(np.intp), 0, last_index - 1)
     share = place - left
-    slow = np.log(shapes) - np.log1p(np.exp(coarse))
-    start = np.take_along_axis(slow, left, 1) * (1.0 - share) + np.take_along_axis(slow, left + 1, 1) * share
-    density, _ = _walk(w, weights, t, start, prior)
-    return t, density
+    log_k = np.take_along_axis(log_k, left, 1) * (1.0 - share) + np.take_along_axis(log_k, left + 1, 1) * share
+    return fine, *_integrate(w, weights, fine, log_k, prior)
 
 
-def _walk(w: Floats, weights: Weights, t: Floats, start: Floats | None, prior: bool) -> tuple[Floats, Floats]:
-    """Profile (and, with `prior`, integrate) out the shape at positions t (rows, points)."""
+def _integrate(w: Floats, weights: Weights, t: Floats, log_k: Floats, prior: bool) -> tuple[Floats, Floats]:
+    """Maximise over the shape (with `prior`: integrate it out) at positions t (rows, points), from log k nearby.
+
+    Around the given shape the log-likelihood is quadratic in x = log c, value + g x - h x^2 / 2 for c >= 1; its maximum
+    and its integral are exact for that. Returns the improved log k and the log density.
+    """
     n = weights.blocks
-    density, shapes = np.empty(t.shape), np.empty(t.shape)
-    mean = np.einsum("ij,j->i", w, weights.density)
-    spread = np.sqrt(np.maximum(np.einsum("ij,ij,j->i", w, w, weights.density) - mean * mean, 1e-30))
-    k = np.log(np.clip(1.28 / spread, 1.0, MAX_SHAPE))
-    for i in range(t.shape[1] - 1, -1, -1):
-        here = t[:, i]
-        stretch = np.logaddexp(0.0, here)
-        if start is not None:
-            k = start[:, i]
-        c = np.clip(np.exp(k + stretch), 1.0, MAX_SHAPE)
-        for _ in range(5 if start is None and i == t.shape[1] - 1 else 1):
-            now = terms(w, weights, here, c, 0.0, along_t=False)
-            c = np.clip(c * np.exp(newton_log_shape(now, c)), 1.0, MAX_SHAPE)
-        now = terms(w, weights, here, c, 0.0, along_t=False)
-        k = np.log(c) - stretch
-        shapes[:, i] = c
-        # Quadratic in x = log c around the shape reached: value + g x - h x^2 / 2 for c >= 1, integrated exactly.
-        g = c * now.d_c
-        h = np.maximum(-c * c * now.d_cc, 1e-12)
-        reach = np.log(c) + g / h
+    density, better = np.empty(t.shape), np.empty(t.shape)
+    for i in range(t.shape[1]):
+        stretch = np.logaddexp(0.0, t[:, i])
+        c = np.clip(np.exp(log_k[:, i] + stretch), 1.0, MAX_SHAPE)
+        now = terms(w, weights, t[:, i], c, 0.0, along_t=False)
+        g, h = c * now.d_c, np.maximum(-c * c * now.d_cc, 1e-12)
+        log_c = np.log(c)
+        reach = log_c + np.clip(g / h, -2.0, 2.0)
+        best = np.maximum(reach, 0.0)
+        better[:, i] = best - stretch
         if prior:
-            area = n * 0.5 * g * g / h - 0.5 * np.log(n * h) + log_ndtr(reach * np.sqrt(n * h))
-            # C_POWER of the prior, +1 for d log c, -1 from integrating the scale out; s^(S_POWER + 1) (1 - s) for d t.
-            density[:, i] = n * now.value + area + C_POWER * np.log(c) - (S_POWER + 1.0) * stretch + here - stretch
+            area = n * 0.5 * g * g / h - 0.5 * np.log(n * h) + log_ndtr((log_c + g / h) * np.sqrt(n * h))
+            density[:, i] = n * now.value + area + _log_prior(t[:, i], better[:, i])
         else:
-            density[:, i] = n * (now.value + np.where(reach >= 0.0, 0.5 * g * g / h, 0.0))
-    return density, shapes
+            density[:, i] = n * (now.value + (best - log_c) * (g - 0.5 * h * (best - log_c)))
+    return better, density
+
+
+def _log_prior(t: Floats, log_k: Floats) -> Floats:
+    """Log prior of t and log c, with the factor 1 / c that integrating the scale out leaves.
+
+    s = 1 / (1 + exp(t)), d s = s (1 - s) d t, d c = c d log c.
+    """
+    stretch = np.logaddexp(0.0, t)
+    return np.asarray(C_POWER * (log_k + stretch) - (S_POWER + 1.0) * stretch + t - stretch)
 
 
 def _posterior(w: Floats, weights: Weights, estimate: Floats, error: float) -> tuple[Floats, Floats]:
@@ -190,16 +208,14 @@ def _quantile(t: Floats, mass: Floats, wanted: Floats) -> Floats:
 def _profile(w: Floats, weights: Weights, error: float) -> tuple[Floats, Floats]:
     drop = 0.5 * float(chi2.isf(error, 1))
     t, height = _curve(w, weights, False, drop + 1.0)
-    edge, limit = weights.blocks * corner(w, weights, 0.0)[0], weights.blocks * gumbel(w, weights)[0]
+    edge, limit = weights.blocks * corner(w, weights, 0.0)[0], weights.blocks * gumbel(w, weights)
     floor = np.maximum(np.maximum(height.max(axis=1), edge), limit) - drop
     above = height >= floor[:, None]
     some = above.any(axis=1)
     rows = np.arange(len(t))
     first, last = np.argmax(above, axis=1), t.shape[1] - 1 - np.argmax(above[:, ::-1], axis=1)
 
-    def crossing(
-        outside: np.ndarray[tuple[int, ...], np.dtype[np.intp]], inner: np.ndarray[tuple[int, ...], np.dtype[np.intp]]
-    ) -> Floats:
+    def crossing(outside: NDArray[np.intp], inner: NDArray[np.intp]) -> Floats:
         rise = height[rows, inner] - height[rows, outside]
         share = np.clip((floor - height[rows, outside]) / np.where(rise > 0.0, rise, 1.0), 0.0, 1.0)
         return np.asarray(t[rows, outside] + share * (t[rows, inner] - t[rows, outside]))

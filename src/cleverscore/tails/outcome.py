@@ -65,8 +65,8 @@ _ADVICE = {
         "draw more blocks to see whether the end-point moves."
     ),
     FitOutcome.NO_ENDPOINT: (
-        "The maxima show no upper end-point (a Gumbel law fits at least as well), so the location is only the penalised "
-        "value; draw more blocks or use a smaller radius."
+        "The maxima show no upper end-point (a Gumbel law fits at least as well), so the location is only the "
+        "penalised value; draw more blocks or use a smaller radius."
     ),
     FitOutcome.NOT_FINITE: (
         "At least one block maximum is NaN or infinite, so nothing was fitted; check the model for overflow in its "

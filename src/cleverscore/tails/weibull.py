@@ -21,7 +21,7 @@ MIN_BLOCKS, MIN_DISTINCT = 10, 5  # three parameters need a few values each
 CONSTANT_RANGE = 1e-12  # relative range below which all maxima are the same number
 MAX_REPORTED_SHAPE = 1000.0  # beyond it the law is a Gumbel law for all purposes; the authors drop such fits too
 GUMBEL_MARGIN = 0.02  # per block: the summary's Gumbel likelihood is nearer than this to that of the whole sample
-CHUNK_VALUES = 1 << 17  # values worked on at once: about ten arrays of 1 MB, whatever the number of rows
+CHUNK_VALUES = 1 << 18  # values worked on at once: about ten arrays of 2 MB, whatever the number of rows
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def fit(maxima: ArrayLike, penalty: float = 0.0) -> TailFits:
     """Fit a reverse Weibull law with shape >= 1 to each sample of block maxima by maximum likelihood.
 
     Maximises sum_i log f(x_i; location, scale, shape) - penalty * (scale / range)^2 over location >= max(x).
-    `penalty=0.01` is that of the authors' program. Never raises on data: look at `outcome`. Section 3.2 of the paper.
+    `penalty=0.01` is that of the authors' program. Never raises on data: look at `outcome`. Section 4.2 of the paper.
 
     maxima: (..., blocks), any real dtype, computed in float64. Returns arrays of the leading shape.
 
@@ -198,7 +198,7 @@ def _fit_chunk(x: Floats, weights: Weights, penalty: float) -> tuple[Any, ...]:
     sample_max = ordered[:, -1].copy()
     location = np.where(outcome == FitOutcome.NOT_FINITE, np.nan, sample_max)
     scale, shape, log_likelihood = (np.full(len(x), np.nan) for _ in range(3))
-    todo = np.flatnonzero(np.equal(outcome, None))
+    todo = np.flatnonzero([o is None for o in outcome])
     if len(todo):
         numbers = _fit_regular(ordered[todo], weights, penalty)
         location[todo], scale[todo], shape[todo], log_likelihood[todo], outcome[todo] = numbers
@@ -215,13 +215,7 @@ def _fit_regular(ordered: Floats, weights: Weights, penalty: float) -> tuple[Any
     at_corner = edge >= value
 
     plain = plain_value(shape, beta, value, weights.per_block(penalty))
-    limit, slope = gumbel(*summarise(w, weights))
-    near = np.flatnonzero(limit > plain - GUMBEL_MARGIN)
-    limit[near], slope[near] = gumbel(w[near], weights)
-    endless = ~at_corner & ((shape > MAX_REPORTED_SHAPE) | (limit >= plain))
-    if penalty > 0.0:  # the penalty pulls the value below the Gumbel law's; the data decide by the slope there
-        endless &= slope <= 0.0
-    endless |= at_corner & (limit > edge)
+    endless = _without_end(w, weights, penalty, np.where(at_corner, edge, plain), np.where(at_corner, 1.0, shape))
     if penalty == 0.0 and endless.any():
         again = np.flatnonzero(endless)
         held = find_peak(w[again], weights, RELEASED_CODE_PENALTY)
@@ -244,6 +238,20 @@ def _fit_regular(ordered: Floats, weights: Weights, penalty: float) -> tuple[Any
     log_range = np.log(standard.range) + standard.exponent * np.log(2.0)
     log_likelihood = weights.blocks * (plain - log_range)
     return np.minimum(location, biggest), np.minimum(scale, biggest), shape, log_likelihood, outcome
+
+
+def _without_end(w: Floats, weights: Weights, penalty: float, plain: Floats, shape: Floats) -> NDArray[np.bool_]:
+    """Rows that a Gumbel law fits at least as well as the best law with an end-point, whatever the penalty was."""
+    limit = gumbel(*summarise(w, weights))
+    near = np.flatnonzero(limit > plain - GUMBEL_MARGIN)
+    limit[near] = gumbel(w[near], weights)
+    endless = (limit >= plain) | (shape > MAX_REPORTED_SHAPE)
+    if penalty > 0.0 and endless.any():  # the penalty costs likelihood: ask the fit without it
+        asked = np.flatnonzero(endless)
+        free, edge = find_peak(w[asked], weights, 0.0), corner(w[asked], weights, 0.0)[0]
+        far = (free.value > edge) & (free.shape > MAX_REPORTED_SHAPE)
+        endless[asked] = (limit[asked] >= np.maximum(free.value, edge)) | far
+    return np.asarray(endless)
 
 
 def plain_value(shape: Floats, beta: Floats, value: Floats, per_block: float) -> Floats:

@@ -1,0 +1,78 @@
+"""A budget of gradients or of time, shared out over inputs."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from cleverscore.errors import SettingError
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+PILOT_BLOCKS = 2  # with a budget of time, the first blocks tell what one costs
+
+
+class Budget:
+    """What may still be spent; `share` gives a group of inputs its part and takes back what it leaves.
+
+    >>> Budget.parse("10m").seconds, Budget.parse(5000).gradients
+    (600.0, 5000.0)
+    """
+
+    def __init__(self, *, gradients: float = math.inf, seconds: float = math.inf) -> None:
+        self.gradients = gradients
+        self.seconds = seconds
+        self.spent_gradients = 0
+        self.spent_seconds = 0.0
+        self._parent: Budget | None = None
+
+    @classmethod
+    def parse(cls, text: str | int | None) -> Budget:
+        """None: no limit; a whole number: gradients; a number with s, m or h: time."""
+        if text is None:
+            return cls()
+        found = re.fullmatch(r"\s*([0-9_]*\.?[0-9]+)\s*([smh]?)\s*", str(text))
+        if not found or float(found[1]) <= 0:
+            raise SettingError(f"budget={text!r}: give a number of gradients (2000000) or a time (90s, 10m, 2h)")
+        amount = float(found[1])
+        return cls(seconds=amount * UNITS[found[2]]) if found[2] else cls(gradients=amount)
+
+    def share(self, inputs: int, of: int) -> Budget:
+        """The part of what is left for `inputs` of the `of` inputs to come."""
+        part = Budget(
+            gradients=(self.gradients - self.spent_gradients) * inputs / of,
+            seconds=(self.seconds - self.spent_seconds) * inputs / of,
+        )
+        part._parent = self
+        return part
+
+    @contextmanager
+    def paying(self, gradients: int) -> Iterator[None]:
+        """Pay for gradients, and for the time that the block takes."""
+        began = time.monotonic()
+        yield
+        seconds = time.monotonic() - began
+        for account in (self, self._parent):
+            if account is not None:
+                account.spent_gradients += gradients
+                account.spent_seconds += seconds
+
+    def allowed_blocks(self, costs: Mapping[int, int], wanted: Mapping[int, int], *, least: int) -> int:
+        """How many blocks each input may draw next, at most the largest number wanted.
+
+        costs: gradients of one block per input. `least` blocks are allowed in any case.
+        """
+        most = max(wanted.values())
+        if math.isinf(self.gradients) and math.isinf(self.seconds):
+            return most
+        a_round = sum(costs.values())
+        by_gradients = (self.gradients - self.spent_gradients) / a_round
+        if math.isinf(self.seconds):
+            by_time = math.inf
+        elif self.spent_gradients == 0:
+            by_time = PILOT_BLOCKS
+        else:
+            by_time = (self.seconds - self.spent_seconds) / (a_round * self.spent_seconds / self.spent_gradients)
+        return int(min(most, max(least, 0, min(by_gradients, by_time))))

@@ -1,0 +1,180 @@
+"""When to stop: looks at a growing number of blocks, intervals that are narrow enough, and targets that lost the race.
+
+An untargeted score is a minimum, so a target whose score cannot become the smallest needs no more gradients. All
+targets of an input see the same points, so their scores are compared in pairs: on random halves of the blocks drawn so
+far, the difference of two log scores has about the spread that the difference on all of them has. A target is out when
+that difference is `DROP_DEVIATIONS` of its standard deviations above zero. This asks what the estimator will say after
+all blocks, which is much better known than where the true end-point lies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cleverscore import tails
+from cleverscore.errors import SettingError
+from cleverscore.score import capped_ratio
+from cleverscore.tails import FitOutcome
+
+Array = npt.NDArray[np.float64]
+
+FIRST_LOOK = 32  # blocks; below, a tail fit tells little
+HALVES = 24  # random halves per look: their standard deviation is known to 15%
+# One comparison in a thousand would go wrong if log scores were normal; a wrong one only swaps near ties.
+DROP_DEVIATIONS = 3.0
+HALVES_SEED = 0x68616C76
+
+ALL_BLOCKS = "all blocks"
+NARROW = "interval is narrow enough"
+LOST = "cannot be the smallest"
+AT_RADIUS = "score is the radius"
+EXACT = "constant gradient"
+BUDGET = "budget used up"
+
+
+def looks(blocks: int) -> list[int]:
+    """Numbers of blocks at which a race is looked at: 32, 64, 128, ... and all.
+
+    >>> looks(500)
+    [32, 64, 128, 256, 500]
+    """
+    at = []
+    size = FIRST_LOOK
+    while size < blocks:
+        at.append(size)
+        size *= 2
+    return [*at, blocks]
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """What ends sampling before all blocks are drawn.
+
+    tolerance   relative half-width of a score's interval that is narrow enough; 0 only races targets.
+    race        whether targets compete for the smallest score.
+    """
+
+    tolerance: float
+    race: bool
+
+    def __post_init__(self) -> None:
+        if not (0.0 <= self.tolerance < 1.0):
+            raise SettingError(f"tolerance={self.tolerance}: give a relative half-width from 0 to 1, such as 0.05")
+
+
+class Race:
+    """The targets of one input and norm, with the block maxima drawn for each so far."""
+
+    def __init__(
+        self,
+        targets: Sequence[int],
+        margins: Sequence[float],
+        *,
+        limit: float,
+        penalty: float,
+        level: float,
+        blocks: int,
+        stopping: Stopping,
+    ) -> None:
+        self.targets = tuple(targets)
+        self.margins = np.asarray(margins, dtype=np.float64)
+        self.limit = limit
+        self.penalty = penalty
+        self.level = level
+        self.looks = looks(blocks)
+        self.stopping = stopping
+        self.maxima: list[Array] = [np.empty(0) for _ in self.targets]
+        self.stopped: list[str] = ["" for _ in self.targets]
+
+    @property
+    def active(self) -> list[int]:
+        """Positions of targets that still get gradients."""
+        return [t for t, reason in enumerate(self.stopped) if not reason]
+
+    @property
+    def drawn(self) -> int:
+        """Blocks that active targets have."""
+        return max((len(self.maxima[t]) for t in self.active), default=0)
+
+    def next_look(self) -> int:
+        """Number of blocks at the next look."""
+        return next(size for size in self.looks if size > self.drawn)
+
+    def add(self, values: Array) -> None:
+        """Take more block maxima (active targets, blocks), then look."""
+        for t, row in zip(self.active, values, strict=True):
+            self.maxima[t] = np.concatenate([self.maxima[t], row])
+        self._look()
+
+    def stop(self, reason: str) -> None:
+        """End sampling for all targets."""
+        for t in self.active:
+            self.stopped[t] = reason
+
+    def _look(self) -> None:
+        active = self.active
+        maxima = np.stack([self.maxima[t] for t in active])
+        fits = tails.fit(maxima, penalty=self.penalty)
+        intervals = tails.interval(maxima, fits, level=self.level, looks=len(self.looks))
+        margins = self.margins[active]
+        values, low, high = (
+            capped_ratio(margins, constants, self.limit) for constants in (fits.location, intervals.high, intervals.low)
+        )
+        for i, t in enumerate(active):
+            if fits.outcome[i] in (FitOutcome.CONSTANT, FitOutcome.ZERO):
+                self.stopped[t] = EXACT
+            elif low[i] >= self.limit:
+                self.stopped[t] = AT_RADIUS
+            elif _narrow(values[i], low[i], high[i], self.stopping.tolerance):
+                self.stopped[t] = NARROW
+        if self.stopping.race:
+            self._drop(active, maxima, values)
+        if self.drawn >= self.looks[-1]:
+            self.stop(ALL_BLOCKS)
+
+    def _drop(self, active: list[int], maxima: Array, values: Array) -> None:
+        """Take out targets whose score stays above the best one's."""
+        if len(self.targets) == 1 or np.isnan(values).any():
+            return
+        best = int(np.argmin(values))
+        done = [t for t in range(len(self.targets)) if t not in active and self.stopped[t] != LOST]
+        if done:  # a finished target may hold the record already
+            record = min(
+                float(
+                    capped_ratio(self.margins[[t]], tails.fit(self.maxima[t][None], self.penalty).location, self.limit)[
+                        0
+                    ]
+                )
+                for t in done
+            )
+        else:
+            record = math.inf
+        # A first look with so few blocks that halves cannot be fit drops nobody.
+        half = maxima.shape[1] // 2
+        if half < 10:
+            return
+        generator = np.random.default_rng([HALVES_SEED, maxima.shape[1]])
+        picks = np.argsort(generator.random((HALVES, maxima.shape[1])), axis=1)[:, :half]
+        halves = maxima[:, picks].swapaxes(0, 1)  # (halves, targets, half)
+        locations = tails.fit(halves, penalty=self.penalty).location
+        logs = np.log(np.maximum(capped_ratio(self.margins[active], locations, self.limit), 1e-300))
+        own = np.log(max(values[best], 1e-300))
+        for i, t in enumerate(active):
+            if self.stopped[t] or (i == best and record >= values[best]):
+                continue
+            if record < values[best]:
+                gap, spread = math.log(max(values[i], 1e-300) / max(record, 1e-300)), float(logs[:, i].std(ddof=1))
+            else:
+                gap = math.log(max(values[i], 1e-300)) - own
+                spread = float((logs[:, i] - logs[:, best]).std(ddof=1))
+            if gap > 0.0 and gap > DROP_DEVIATIONS * spread:
+                self.stopped[t] = LOST
+
+
+def _narrow(value: float, low: float, high: float, tolerance: float) -> bool:
+    return tolerance > 0.0 and low >= value * (1.0 - tolerance) and high <= value * (1.0 + tolerance)

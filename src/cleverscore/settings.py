@@ -1,0 +1,119 @@
+"""What defines a score, apart from the model and the inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cleverscore import tails
+from cleverscore.balls import LpBall, ReleasedCodeBall
+from cleverscore.budget import Budget
+from cleverscore.errors import SettingError
+from cleverscore.racing import Race, Stopping, looks
+from cleverscore.score import Rule
+from cleverscore.subjects import Subject
+from cleverscore.targets import TargetsLike, target_kind
+
+LARGEST_SEED = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to estimate the local Lipschitz constant.
+
+    ball        the law of the points.
+    radius      of the ball, where the user gives none.
+    penalty     the weight of (scale / range)^2 in the tail fit.
+    cap         whether the radius bounds the score, as Algorithm 1 says.
+    """
+
+    ball: type[LpBall]
+    radius: float
+    penalty: float
+    cap: bool
+
+
+METHODS = {
+    "paper": Method(LpBall, 5.0, tails.PAPER_PENALTY, cap=True),
+    "released-code": Method(ReleasedCodeBall, 3.0, tails.RELEASED_CODE_PENALTY, cap=False),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What defines a score, apart from the model and the inputs; defaults are the paper's (section 5.1).
+
+    tolerance   None draws all blocks for every target, as the paper does. A number makes sampling adaptive: it ends
+                where a score's interval is within that share of the score, and untargeted scores race their targets.
+    budget      at most so many gradients in all ("2000000"), or so much time ("90s", "10m", "2h"); adaptive as well.
+    """
+
+    p: float
+    targets: TargetsLike = "untargeted"
+    radius: float | None = None
+    blocks: int = 500
+    block_size: int = 1024
+    seed: int = 0
+    method: str = "paper"
+    inside: str | None = None
+    level: float = 0.95
+    tolerance: float | None = None
+    budget: str | int | None = None
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise SettingError(f"method={self.method!r}: choose one of {', '.join(METHODS)}")
+        if self.radius is None:
+            object.__setattr__(self, "radius", METHODS[self.method].radius)
+        object.__setattr__(self, "p", self.ball.p)
+        target_kind(self.targets)
+        for name in ("blocks", "block_size"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or int(value) != value or value < 1:
+                raise SettingError(f"{name}={value}: give a whole number, at least 1")
+        if int(self.seed) != self.seed or not 0 <= self.seed <= LARGEST_SEED:
+            raise SettingError(f"seed={self.seed}: give a whole number from 0 to 2**64 - 1")
+        if not 0.5 <= self.level < 1.0:
+            raise SettingError(f"level={self.level}: the level of the intervals must lie between 0.5 and 1")
+        if self.adaptive:
+            Stopping(self.tolerance or 0.0, race=True)
+            Budget.parse(self.budget)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether sampling may end before all blocks are drawn."""
+        return self.tolerance is not None or self.budget is not None
+
+    @property
+    def ball(self) -> LpBall:
+        """The ball that is sampled."""
+        assert self.radius is not None  # set in __post_init__
+        law = METHODS[self.method].ball
+        return law(self.p, self.radius) if self.inside is None else law(self.p, self.radius, self.inside)
+
+    @property
+    def rule(self) -> Rule:
+        """How block maxima become scores."""
+        assert self.radius is not None
+        return Rule(
+            p=self.p,
+            radius=self.radius,
+            method=self.method,
+            target_kind=target_kind(self.targets),
+            penalty=METHODS[self.method].penalty,
+            cap=METHODS[self.method].cap,
+            level=self.level,
+            looks=len(looks(self.blocks)) if self.adaptive else 1,
+        )
+
+    def race(self, subject: Subject) -> Race:
+        """The race of an input's targets."""
+        rule = self.rule
+        return Race(
+            subject.targets,
+            subject.margins,
+            limit=rule.limit,
+            penalty=rule.penalty,
+            level=rule.level,
+            blocks=self.blocks,
+            stopping=Stopping(self.tolerance or 0.0, race=rule.target_kind == "untargeted"),
+        )

@@ -1,0 +1,80 @@
+"""Inputs made ready: checked, predicted, with the margins to their targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cleverscore.classifier import Classifier
+from cleverscore.errors import InputError
+from cleverscore.targets import TargetsLike, choose
+
+FORWARD_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One input with its prediction and the margins to its targets."""
+
+    x: torch.Tensor
+    input_id: int
+    label: int | None
+    predicted: int
+    targets: tuple[int, ...]
+    margins: tuple[float, ...]
+
+
+def prepare(
+    classifier: Classifier,
+    images: Any,
+    *,
+    targets: TargetsLike = "untargeted",
+    labels: Sequence[int] | None = None,
+    ids: Sequence[int] | None = None,
+    seed: int = 0,
+) -> list[Subject]:
+    """Check model and inputs, predict, and choose the targets of each input."""
+    x = classifier.inputs(images)
+    ids = _checked_ids(ids, len(x))
+    if labels is not None and len(labels) != len(x):
+        raise InputError(f"there are {len(labels)} labels for {len(x)} inputs")
+    probe = classifier.check(x)
+    if labels is not None:
+        for input_id, label in zip(ids, labels, strict=True):
+            if not 0 <= int(label) < probe.num_classes:
+                raise InputError(
+                    f"the label of input {input_id} is {int(label)}; the model has classes 0 to {probe.num_classes - 1}"
+                )
+    with torch.no_grad():
+        # Margins of float32 logits are formed in double, so that adding a constant to all logits costs nothing more.
+        logits = torch.cat([classifier.logits(part) for part in torch.split(x, FORWARD_CHUNK)]).double().cpu()
+    finite = torch.isfinite(logits).all(1)
+    if not bool(finite.all()):
+        raise InputError(f"the model's outputs for input {ids[int((~finite).nonzero()[0])]} are NaN or infinite")
+    chosen = choose(logits, targets, ids=ids, seed=seed)
+    predicted = logits.argmax(1).tolist()
+    return [
+        Subject(
+            x=x[i],
+            input_id=ids[i],
+            label=None if labels is None else int(labels[i]),
+            predicted=predicted[i],
+            targets=chosen[i],
+            margins=tuple(float(logits[i, predicted[i]] - logits[i, j]) for j in chosen[i]),
+        )
+        for i in range(len(x))
+    ]
+
+
+def _checked_ids(ids: Sequence[int] | None, count: int) -> list[int]:
+    if ids is None:
+        return list(range(count))
+    whole = [int(input_id) for input_id in ids]
+    if len(whole) != count:
+        raise InputError(f"there are {len(whole)} ids for {count} inputs")
+    if any(input_id < 0 for input_id in whole) or len(set(whole)) != count:
+        raise InputError("ids must be different whole numbers, none below 0; an id is the input's row in the data")
+    return whole

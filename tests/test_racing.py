@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import cleverscore as cs
+from cleverscore import racing
+from cleverscore.budget import Budget
+from cleverscore.racing import Race, Stopping, looks
+
+
+def network(classes: int = 8) -> cs.Classifier:
+    torch.manual_seed(2)
+    return cs.Classifier(nn.Sequential(nn.Flatten(), nn.Linear(30, 40), nn.Softplus(), nn.Linear(40, classes)))
+
+
+X = torch.rand(6, 30, generator=torch.Generator().manual_seed(1))
+FIXED = {"blocks": 200, "block_size": 16, "radius": 20.0}
+
+
+def race(margins: list[float], *, stopping: Stopping, blocks: int = 200, limit: float = math.inf) -> Race:
+    return Race(range(len(margins)), margins, limit=limit, penalty=0.01, level=0.95, blocks=blocks, stopping=stopping)
+
+
+def weibull(generator: np.random.Generator, size: tuple[int, ...], shape: float = 4.0) -> np.ndarray:
+    return 2.0 - 0.3 * generator.weibull(shape, size)
+
+
+def test_looks_double() -> None:
+    assert looks(500) == [32, 64, 128, 256, 500]
+    assert looks(32) == [32] and looks(5) == [5] and looks(33) == [32, 33]
+
+
+def test_a_clear_loser_is_dropped_at_the_first_look_and_near_ties_run_on() -> None:
+    run = race([1.0, 1.001, 3.0], stopping=Stopping(0.0, race=True))
+    run.add(weibull(np.random.default_rng(0), (3, 32)))
+    assert run.stopped == ["", "", racing.LOST]
+    run.add(weibull(np.random.default_rng(1), (2, 168)))
+    assert run.stopped == [racing.ALL_BLOCKS, racing.ALL_BLOCKS, racing.LOST]
+    assert [len(m) for m in run.maxima] == [200, 200, 32]
+
+
+def test_the_winner_is_rarely_dropped() -> None:
+    """100 races of a true minimum against one that is 3% larger: it may be lost in at most 1%."""
+    lost = 0
+    for seed in range(100):
+        run = race([1.0, 1.03], stopping=Stopping(0.0, race=True))
+        generator = np.random.default_rng(seed)
+        while run.active:
+            run.add(weibull(generator, (len(run.active), run.next_look() - run.drawn)))
+        lost += run.stopped[0] == racing.LOST
+    assert lost <= 1
+
+
+def test_a_narrow_interval_stops() -> None:
+    run = race([1.0], stopping=Stopping(0.2, race=False))
+    run.add(weibull(np.random.default_rng(0), (1, 64), shape=1.5))
+    assert run.stopped == [racing.NARROW]
+    run = race([1.0], stopping=Stopping(1e-6, race=False))
+    run.add(weibull(np.random.default_rng(0), (1, 64), shape=1.5))
+    assert run.stopped == [""]
+
+
+def test_a_score_at_the_radius_and_a_constant_gradient_stop() -> None:
+    run = race([100.0, 1.0], stopping=Stopping(0.0, race=True), limit=5.0)
+    run.add(np.stack([weibull(np.random.default_rng(0), (32,), shape=1.5), np.full(32, 2.0)]))
+    assert run.stopped == [racing.AT_RADIUS, racing.EXACT]
+
+
+def test_racing_gives_the_fixed_scores_with_fewer_gradients() -> None:
+    classifier = network()
+    fixed = cs.clever(classifier, X, **FIXED)
+    raced = cs.clever(classifier, X, tolerance=0.0, **FIXED)
+    assert raced.values == pytest.approx(fixed.values, rel=0.05)
+    used = sum(row.gradients for row in raced)
+    assert used < 0.5 * sum(row.gradients for row in fixed)
+    for a, b in zip(fixed.rows, raced.rows, strict=True):
+        if a.target == b.target and a.target_kind == "all":
+            assert b.maxima == pytest.approx(a.maxima[: len(b.maxima)], rel=1e-5)
+    reasons = {row.stopped for row in raced.rows}
+    assert racing.LOST in reasons and reasons <= {racing.LOST, racing.ALL_BLOCKS, racing.NARROW}
+
+
+def test_adaptive_scores_do_not_depend_on_the_other_inputs_or_chunks() -> None:
+    classifier = network()
+    settings = {**FIXED, "tolerance": 0.1}
+    whole = cs.clever(classifier, X, **settings)
+    part = cs.clever(classifier, X[[4, 1]], ids=[4, 1], chunk_size=9, workers=1, **settings)
+    assert part.values == pytest.approx(whole.values[[4, 1]], rel=1e-5)
+    assert [s.stopped for s in part] == [whole[4].stopped, whole[1].stopped]
+
+
+def test_targeted_scores_stop_by_their_interval() -> None:
+    scores = cs.clever(network(), X, targets="runner_up", tolerance=0.5, **FIXED)
+    assert racing.NARROW in {score.stopped for score in scores}
+    for score in scores:
+        if score.stopped == racing.NARROW:
+            assert score.low >= 0.5 * score.value and score.high <= 1.5 * score.value
+
+
+def test_a_budget_of_gradients_is_kept_and_shared() -> None:
+    budget = 6 * 7 * 16 * 25
+    scores = cs.clever(network(), X, targets="all", budget=budget, **FIXED)
+    counts = [sum(row.gradients for row in scores.rows if row.input == i) for i in range(6)]
+    assert sum(counts) <= budget and max(counts) == min(counts) > 0.9 * budget / 6
+    assert {row.stopped for row in scores.rows} == {racing.BUDGET}
+
+
+def test_a_budget_of_time_is_roughly_kept() -> None:
+    settings = {**FIXED, "blocks": 100_000, "block_size": 64}
+    began = time.monotonic()
+    scores = cs.clever(network(), X, targets="runner_up", budget="1.5s", **settings)
+    assert 0.5 < time.monotonic() - began < 15
+    assert all(row.stopped == racing.BUDGET and len(row.maxima) >= 10 for row in scores.rows)
+
+
+def test_a_tiny_budget_still_gives_a_fit() -> None:
+    scores = cs.clever(network(), X, targets="runner_up", budget=1, **FIXED)
+    assert all(len(row.maxima) == 10 for row in scores.rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "gradients", "seconds"), [("2m", math.inf, 120), ("1.5h", math.inf, 5400), (7, 7, math.inf)]
+)
+def test_budgets_are_read(text: str | int, gradients: float, seconds: float) -> None:
+    budget = Budget.parse(text)
+    assert (budget.gradients, budget.seconds) == (gradients, seconds)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"budget": "soon"}, {"budget": "0s"}, {"budget": -5}, {"tolerance": -0.1}, {"tolerance": 1}]
+)
+def test_impossible_stopping_is_refused(settings: dict) -> None:
+    with pytest.raises(cs.CleverError, match="give a"):
+        cs.clever(network(), X, **{**FIXED, **settings})
+
+
+def test_released_code_samples_within_its_law() -> None:
+    classifier = cs.Classifier(network().module, bounds=(0.0, 1.0))
+    scores = cs.clever(classifier, X, p="inf", method="released-code", blocks=20, block_size=16)
+    assert {row.method for row in scores.rows} == {"released-code"} and scores[0].radius == 3.0
+    ball = cs.LpBall(2.0, 3.0)
+    from cleverscore.balls import ReleasedCodeBall
+
+    offsets = ReleasedCodeBall(math.inf, 3.0).offsets(dim=100, count=256, seed=0, input_id=0, block=0, tile=0)
+    lengths = offsets.norm(dim=1) / ball.radius
+    # In 100 dimensions the uniform ball has almost all mass at its surface; theirs is about uniform in length.
+    assert 0.4 < float(lengths.mean()) < 0.6 and float(lengths.max()) <= 1.0
+    with pytest.raises(cs.CleverError, match="bounds"):
+        cs.clever(network(), X, method="released-code", blocks=2, block_size=2)
+
+
+def test_released_code_has_no_cap() -> None:
+    classifier = cs.Classifier(lambda x: torch.stack([50.0 + x[:, 0], x[:, 1]], 1), bounds=(0.0, 1.0))
+    scores = cs.clever(classifier, X, method="released-code", blocks=20, block_size=4)
+    assert (scores.values > 30).all() and not any(score.capped for score in scores)
