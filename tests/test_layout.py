@@ -49,19 +49,21 @@ def test_nobody_but_the_command_line_imports_what_people_see() -> None:
 
 
 ORDER = [
-    "errors",
-    "text",
-    "progress",
-    "tails",
-    "classifier",
-    "balls",
-    "targets",
-    "gradients",
-    "chunks",
-    "maxima",
-    "score",
+    *(
+        "errors",
+        "text",
+        "progress",
+        "tails",
+        "classifier",
+        "balls",
+        "targets",
+        "gradients",
+        "chunks",
+        "tuning",
+        "maxima",
+    ),
+    *("score", "budget", "racing", "subjects", "settings", "gathering", "scoring", "zoo", "load", "run", "show", "cli"),
 ]
-ORDER += ["budget", "racing", "subjects", "settings", "gathering", "scoring", "zoo", "load", "run", "show", "cli"]
 
 
 def test_imports_flow_one_way() -> None:

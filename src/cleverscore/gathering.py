@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from cleverscore.budget import Budget
 from cleverscore.chunks import checked_chunk_size, default_chunk_size
@@ -17,6 +18,7 @@ from cleverscore.racing import ALL_BLOCKS, BUDGET
 from cleverscore.score import Evidence
 from cleverscore.settings import Settings
 from cleverscore.subjects import Subject
+from cleverscore.tuning import CHECKED_INPUTS, tuned
 
 Array = npt.NDArray[np.float64]
 
@@ -38,6 +40,7 @@ def gather(
         workers = default_workers(classifier)
     elif int(workers) != workers or workers < 1:
         raise SettingError(f"workers={workers}: give a whole number of threads, at least 1")
+    classifier = tuned(classifier, torch.stack([subject.x for subject in subjects[:CHECKED_INPUTS]]))
     if chunk_size is None:
         chunk_size = default_chunk_size(classifier, subjects[0].x, workers=workers)
     draw = partial(sample, classifier, chunk_size=checked_chunk_size(chunk_size), workers=workers, on_points=on_points)

@@ -75,8 +75,8 @@ def test_interval_is_equivariant_and_rows_are_independent(method: str) -> None:
 
 
 def test_posterior_agrees_with_integration_on_a_dense_grid() -> None:
-    # The same posterior, integrated over (location, shape) by brute force without the summary or the quadratic in log c,
-    # which moves the upper limit by up to a tenth of the width at 80 blocks.
+    # The same posterior, integrated over (location, shape) by brute force without the summary or the quadratic in
+    # log c, which moves the upper limit by up to a tenth of the width at 80 blocks.
     x = draw(3.0, 3, 80, seed=5)
     for row in x:
         low, high = row.min(), row.max()

@@ -127,22 +127,22 @@ def climb(
         coupling = np.where(pinned, 0.0, now.d_ct / curve)
         slope = now.d_t - np.where(pinned, 0.0, coupling * now.d_c)
         bend = now.d_tt - coupling * now.d_ct
-        settled = np.abs(inner) < 0.1  # only then is `slope` near the slope of the profile,
-        sure = settled & (np.abs(coupling * now.d_c) <= 0.2 * np.abs(slope))  # and only then is its sign sure
+        settled = np.abs(inner) < 0.1  # only then is `slope` near the slope of the profile, and its sign is sure if
+        sure = settled & ((np.abs(coupling * now.d_c) <= 0.2 * np.abs(slope)) | (np.abs(inner) < 1e-5))
         here = t[active]
         low[active] = np.where(sure & (slope > 0.0), here, low[active])
         high[active] = np.where(sure & (slope < 0.0), here, high[active])
         newton = here - slope / np.where(bend < 0.0, bend, -1.0)
-        usable = (bend < 0.0) & (newton > low[active]) & (newton < high[active])
-        there = np.where(usable, newton, 0.5 * (low[active] + high[active]))
-        there = np.where(settled, there, here)
+        usable = settled & (bend < 0.0) & (newton > low[active]) & (newton < high[active])
+        halve = sure & ~usable
+        there = np.where(usable, newton, np.where(halve, 0.5 * (low[active] + high[active]), here))
         move = there - here
         log_step = np.clip(inner - coupling * move / shape, -1.5, 1.5)
         t[active] = there
         c[active] = np.clip(shape * np.exp(log_step), 1.0, MAX_SHAPE)
         beta[active] = now.log_scale + now.log_scale_t * move + now.log_scale_c * (c[active] - shape)
         # On the edge c = 1 the objective falls with t, so a row that is pinned there belongs to the corner.
-        done = pinned | (settled & (np.abs(move) < tolerance) & (np.abs(inner) < tolerance))
+        done = pinned | ((usable | halve) & (np.abs(move) < tolerance) & (np.abs(inner) < tolerance))
         active = active[~done]
         if not len(active):
             break

@@ -23,7 +23,7 @@ Method = Literal["posterior", "profile"]
 # docs/statistics.md. The shares add up to more than one because equal-tailed intervals of this prior cover too much.
 S_POWER, C_POWER = -0.5, -0.5
 LOWER_SHARE, UPPER_SHARE = 0.4, 0.9
-BOUNDARY_SHARE = 1.3  # upper share where the estimate is the sample maximum, which then is the lower limit
+BOUNDARY_SHARE = 1.6  # upper share where the estimate is the sample maximum, which then is the lower limit
 COARSE, FINE = 30, 32  # points of the two grids in t
 DEPTH = 9.0  # the fine grid spans the positions whose log density is within this of the largest
 

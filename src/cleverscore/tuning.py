@@ -1,0 +1,96 @@
+"""The same function, faster: channels-last convolutions and batch normalisation folded into them.
+
+Both change nothing but rounding, and that is checked on the user's own inputs; a network that cannot be traced, or
+whose outputs would change, is left as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import fx, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+from cleverscore.classifier import Classifier
+
+CHECKED_INPUTS = 8
+# Relative to the largest logit. Float32 networks of ImageNet size differ by 1e-6 to 1e-5 between memory formats.
+TOLERANCE = 1e-4
+
+_FUSE = {
+    (nn.Conv1d, nn.BatchNorm1d): fuse_conv_bn_eval,
+    (nn.Conv2d, nn.BatchNorm2d): fuse_conv_bn_eval,
+    (nn.Conv3d, nn.BatchNorm3d): fuse_conv_bn_eval,
+    (nn.Linear, nn.BatchNorm1d): fuse_linear_bn_eval,
+}
+
+
+def tuned(classifier: Classifier, x: torch.Tensor) -> Classifier:
+    """A classifier with the same logits whose gradients are cheaper, checked on inputs `x` (n, *input_shape)."""
+    module = classifier.module
+    for change in (_fold_batch_norm, _channels_last) if x.ndim == 4 else (_fold_batch_norm,):
+        changed = change(module)
+        if changed is not None and _same(classifier, changed, x[:CHECKED_INPUTS]):
+            module = changed
+    if module is classifier.module:
+        return classifier
+    faster = copy.copy(classifier)
+    faster.module = module
+    return faster
+
+
+def _same(classifier: Classifier, module: nn.Module, x: torch.Tensor) -> bool:
+    other = copy.copy(classifier)
+    other.module = module
+    with torch.no_grad():
+        try:
+            before, after = classifier.logits(x), other.logits(x)
+        except Exception:  # a layer that refuses the format: keep the model as it was
+            return False
+    largest = before.abs().amax()
+    return bool((after - before).abs().amax() <= TOLERANCE * largest)
+
+
+def _channels_last(module: nn.Module) -> nn.Module | None:
+    if not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
+        return None
+    try:
+        return copy.deepcopy(module).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    except Exception:  # modules that cannot be copied keep their format
+        return None
+
+
+def _fold_batch_norm(module: nn.Module) -> nn.Module | None:
+    """Replace layer -> batch normalisation by one layer, where nothing else uses the layer's output."""
+    if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules()):
+        return None
+    try:
+        traced = fx.symbolic_trace(copy.deepcopy(module))
+    except Exception:  # control flow that depends on data cannot be traced
+        return None
+    layers = dict(traced.named_modules())
+    folded = False
+    for node in list(traced.graph.nodes):
+        if node.op != "call_module" or not node.args or not isinstance(node.args[0], fx.Node):
+            continue
+        source = node.args[0]
+        if source.op != "call_module" or len(source.users) != 1:
+            continue
+        first, second = layers[str(source.target)], layers[str(node.target)]
+        fuse = _FUSE.get((type(first), type(second)))
+        if fuse is None or not getattr(second, "track_running_stats", False):
+            continue
+        # A layer that is called twice must keep its own weights.
+        if sum(n.op == "call_module" and n.target == source.target for n in traced.graph.nodes) != 1:
+            continue
+        parent, _, name = str(source.target).rpartition(".")
+        setattr(traced.get_submodule(parent), name, fuse(first, second))  # type: ignore[operator]
+        layers = dict(traced.named_modules())
+        node.replace_all_uses_with(source)
+        traced.graph.erase_node(node)
+        folded = True
+    if not folded:
+        return None
+    traced.recompile()
+    return traced.eval().requires_grad_(False)
