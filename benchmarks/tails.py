@@ -1,7 +1,8 @@
 """Accuracy, coverage and speed of `cleverscore.tails`, side by side with the two other ways of fitting CLEVER's law.
 
-    python -m benchmarks.tails [--quick] [--out docs/]
+    python -m benchmarks.tails [--quick] [--networks] [--out docs/]
 
+`--networks` adds the weighted likelihood on gradient norms of the two shipped networks (torch, 3 minutes more).
 Writes `_tails_benchmark.json` and `_tails_benchmark.md`. The peers are written here from their descriptions: `art_fit`
 calls scipy as the Adversarial Robustness Toolbox does, `released_fit` follows the procedure of the authors' program.
 Times are CPU times of one process. Set OMP_NUM_THREADS=1 for one core.
@@ -127,7 +128,7 @@ def likelihood(rows: int) -> dict[str, Any]:
 
 
 def released(each: int) -> dict[str, Any]:
-    """Difference to the released procedure with its penalty, relative to the range of the sample."""
+    """Difference to the released procedure with its penalty, of the location relative to itself."""
     differences, gains, below, wins = [], [], 0, 0
     for shape in (1.5, 2.5, 5.0, 10.0):
         for blocks in (100, 500):
@@ -140,7 +141,7 @@ def released(each: int) -> dict[str, Any]:
                 below += theirs[0] < row.max()
                 gains.append(gain)
                 if gain < 1e-5:  # they found the optimum, too
-                    differences.append(abs(ours.location - theirs[0]) / np.ptp(row))
+                    differences.append(abs(ours.location - theirs[0]) / ours.location)
                     wins += 1
     return {
         "samples": len(gains),
@@ -310,6 +311,57 @@ def compare_weighted(
     return table
 
 
+def networks(pool: int, images: int = 3, shuffles: int = 8) -> list[dict[str, Any]]:
+    """Spread of the score on the shipped networks at equal gradients.
+
+    Draws `pool` gradient norms per image in the l2 ball of radius 5, then splits them again and again.
+    """
+    rng = np.random.default_rng(10)
+    table = []
+    for name, share in (("mnist-mlp", 1.0), ("mnist-cnn", 0.25)):
+        norms = [_gradient_norms(name, image, int(pool * share)) for image in range(images)]
+        for blocks, block_size in ((32, 256), (64, 128), (128, 64)):
+            samples = blocks * block_size
+            for penalty in (0.0, tails.PAPER_PENALTY):
+                spreads: dict[str, list[float]] = {"block_maxima": [], "weighted": []}
+                for values in norms:
+                    rows = len(values) // samples
+                    parts = [rng.permutation(values)[: rows * samples] for _ in range(shuffles)]
+                    part = np.concatenate(parts).reshape(rows * shuffles, samples)
+                    maxima = part.reshape(-1, blocks, block_size).max(axis=2)
+                    top = np.sort(part, axis=1)[:, ::-1][:, : 8 * blocks]
+                    weighed = tails.fit_weighted(top, samples, block_size, penalty)
+                    spreads["block_maxima"].append(_spread(tails.fit(maxima, penalty).location))
+                    spreads["weighted"].append(_spread(weighed.location))
+                line: dict[str, Any] = {"network": name, "blocks": blocks, "block_size": block_size, "penalty": penalty}
+                line |= {key: _rms(np.array(value)) for key, value in spreads.items()}
+                line["ratio"] = line["weighted"] / line["block_maxima"]
+                table.append(line)
+    return table
+
+
+def _gradient_norms(name: str, image: int, count: int) -> np.ndarray:
+    import torch
+
+    from cleverscore.zoo import shipped
+
+    generator = torch.Generator().manual_seed(image)
+    network = shipped.network(name).requires_grad_(False)
+    center = torch.tensor(shipped.data("mnist")[0][image]).reshape(1, 1, 28, 28) - 0.5
+    first, second = network(center)[0].argsort(descending=True)[:2].tolist()
+    found = []
+    chunk = 64
+    for _ in range(-(-count // chunk)):
+        offset = torch.randn(chunk, 784, generator=generator)
+        radius = 5.0 * torch.rand(chunk, 1, generator=generator) ** (1.0 / 784)
+        points = center + (offset / offset.norm(dim=1, keepdim=True) * radius).reshape(chunk, 1, 28, 28)
+        points.requires_grad_(True)
+        logits = network(points)
+        (gradient,) = torch.autograd.grad((logits[:, first] - logits[:, second]).sum(), points)
+        found.append(gradient.flatten(1).norm(dim=1).numpy())
+    return np.concatenate(found)[:count].astype(np.float64)
+
+
 def _spread(location: np.ndarray) -> float:
     return 100.0 * float(np.std(1.0 / location) / np.mean(1.0 / location))
 
@@ -327,10 +379,11 @@ def _cpu(work: Callable[[], object]) -> float:
 # -------------------------------------------------------------------------------------------------------------- output
 
 
-def run(quick: bool) -> dict[str, Any]:
-    """Every measurement; `quick` takes a minute and has larger random errors."""
+def run(quick: bool, with_networks: bool) -> dict[str, Any]:
+    """Every measurement; `quick` takes half a minute and has larger random errors."""
     few = 10 if quick else 1
-    return {
+    extra = {"networks": networks(160_000 // few)} if with_networks else {}
+    return extra | {
         "quick": quick,
         "versions": {"python": platform.python_version(), "numpy": np.__version__, "scipy": scipy.__version__},
         "speed": speed(2000 // few, 24 // few + 4),
@@ -350,8 +403,9 @@ def markdown(results: dict[str, Any]) -> str:
     parts = ["<!-- written by python -m benchmarks.tails; do not edit -->"]
     if results["quick"]:
         parts.append("Quick run: few samples, large random errors.")
-    for name in ("speed", "coverage", "sequential", "accuracy", "gaussian", "weighted", "goodness"):
-        parts += [f"### {_TITLES[name]}", _table(results[name])]
+    for name in ("speed", "coverage", "sequential", "accuracy", "gaussian", "weighted", "networks", "goodness"):
+        if name in results:
+            parts += [f"### {_TITLES[name]}", _table(results[name])]
     parts += [f"### {_TITLES['likelihood']}", _table([results["likelihood"]])]
     parts += [f"### {_TITLES['released']}", _table([results["released"]])]
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
@@ -366,9 +420,10 @@ _TITLES = {
     "accuracy": "Error of the score on reverse Weibull samples (root mean square, percent)",
     "gaussian": "The same on maxima of 1024 Gaussian norms, against the limit of many blocks",
     "weighted": "Spread of the score at equal gradients: block maxima, and the largest norms (percent)",
+    "networks": "The same on two trained networks, eight norms kept per block (percent)",
     "goodness": "Samples of 500 that pass at 5% (percent)",
     "likelihood": "Log-likelihood against a dense grid",
-    "released": "Penalised fit against the released procedure (location relative to the range)",
+    "released": "Penalised fit against the released procedure (difference of the location relative to it)",
 }
 
 
@@ -385,11 +440,14 @@ def _cell(value: Any) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tails", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a minute instead of several, with larger random errors")
+    parser.add_argument(
+        "--quick", action="store_true", help="half a minute instead of several, with larger random errors"
+    )
+    parser.add_argument("--networks", action="store_true", help="also the weighted likelihood on the shipped networks")
     parser.add_argument("--out", type=Path, default=Path("docs"), help="folder for the JSON and Markdown files")
     options = parser.parse_args()
     start = time.perf_counter()
-    results = run(options.quick)
+    results = run(options.quick, options.networks)
     page = markdown(results)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "_tails_benchmark.json").write_text(json.dumps(results, indent=1) + "\n")

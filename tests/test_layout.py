@@ -62,7 +62,21 @@ ORDER = [
         "tuning",
         "maxima",
     ),
-    *("score", "budget", "racing", "subjects", "settings", "gathering", "scoring", "zoo", "load", "run", "show", "cli"),
+    *(
+        "score",
+        "budget",
+        "racing",
+        "subjects",
+        "shortcuts",
+        "settings",
+        "gathering",
+        "scoring",
+        "zoo",
+        "load",
+        "run",
+        "show",
+        "cli",
+    ),
 ]
 
 

@@ -24,7 +24,16 @@ FIXED = {"blocks": 200, "block_size": 16, "radius": 20.0}
 
 
 def race(margins: list[float], *, stopping: Stopping, blocks: int = 200, limit: float = math.inf) -> Race:
-    return Race(range(len(margins)), margins, limit=limit, penalty=0.01, level=0.95, blocks=blocks, stopping=stopping)
+    return Race(
+        range(len(margins)),
+        margins,
+        limit=limit,
+        penalty=0.01,
+        level=0.95,
+        blocks=blocks,
+        block_size=1024,
+        stopping=stopping,
+    )
 
 
 def weibull(generator: np.random.Generator, size: tuple[int, ...], shape: float = 4.0) -> np.ndarray:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from cleverscore.balls import LpBall
 from cleverscore.budget import Budget
 from cleverscore.chunks import checked_chunk_size, default_chunk_size
 from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
+from cleverscore.gradients import margin_gradient_norms
 from cleverscore.maxima import BlockMaxima, Request, default_workers, sample
-from cleverscore.racing import ALL_BLOCKS, BUDGET
+from cleverscore.racing import ALL_BLOCKS, BUDGET, EXACT, SCOUTING_BLOCKS, Race
 from cleverscore.score import Evidence
 from cleverscore.settings import Settings
+from cleverscore.shortcuts import is_affine, reduced
 from cleverscore.subjects import Subject
 from cleverscore.tuning import CHECKED_INPUTS, tuned
 
@@ -36,39 +41,41 @@ def gather(
     on_points: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, Evidence]]:
     """Draw the blocks of all subjects and yield (position, evidence) as each input is complete."""
-    if workers is None:
-        workers = default_workers(classifier)
-    elif int(workers) != workers or workers < 1:
-        raise SettingError(f"workers={workers}: give a whole number of threads, at least 1")
-    classifier = tuned(classifier, torch.stack([subject.x for subject in subjects[:CHECKED_INPUTS]]))
-    if chunk_size is None:
-        chunk_size = default_chunk_size(classifier, subjects[0].x, workers=workers)
-    draw = partial(sample, classifier, chunk_size=checked_chunk_size(chunk_size), workers=workers, on_points=on_points)
-    if settings.adaptive:
-        yield from _adaptive(draw, subjects, settings)
+    workers = checked_workers(classifier, workers)
+    if is_affine(classifier):
+        yield from _affine(classifier, subjects, settings.ball)
         return
-    requests = [_request(subject, settings, subject.targets, range(settings.blocks)) for subject in subjects]
-    for position, maxima in draw(requests):
-        subject = subjects[position]
-        stopped = (ALL_BLOCKS,) * len(subject.targets)
-        yield position, _evidence(subject, settings, tuple(maxima.values), maxima.seconds, stopped)
+    plan = _Plan.make(classifier, subjects, settings, chunk_size=chunk_size, workers=workers, on_points=on_points)
+    yield from plan.race() if settings.adaptive else plan.all_blocks()
 
 
-def _request(subject: Subject, settings: Settings, targets: tuple[int, ...], blocks: range) -> Request:
-    return Request(
-        x=subject.x,
-        input_id=subject.input_id,
-        predicted=subject.predicted,
-        targets=targets,
-        ball=settings.ball,
-        blocks=blocks,
-        block_size=settings.block_size,
-        seed=settings.seed,
-    )
+def checked_workers(classifier: Classifier, workers: int | None) -> int:
+    """The number of threads that a user gave, or one per core."""
+    if workers is None:
+        return default_workers(classifier)
+    if int(workers) != workers or workers < 1:
+        raise SettingError(f"workers={workers}: give a whole number of threads, at least 1")
+    return int(workers)
+
+
+def _affine(classifier: Classifier, subjects: Sequence[Subject], ball: LpBall) -> Iterator[tuple[int, Evidence]]:
+    """The gradient is the same everywhere: the input and one more point tell it, and the larger norm counts twice."""
+    for position, subject in enumerate(subjects):
+        began = time.perf_counter()
+        norms = margin_gradient_norms(
+            classifier,
+            torch.stack([subject.x, subject.x + ball.radius]),
+            predicted=subject.predicted,
+            targets=subject.targets,
+            q=ball.q,
+        )
+        maxima = tuple(np.full(2, value) for value in norms.amax(0).double().cpu().numpy())
+        count = len(subject.targets)
+        yield position, _evidence(subject, maxima, (1,) * count, time.perf_counter() - began, (EXACT,) * count)
 
 
 def _evidence(
-    subject: Subject, settings: Settings, maxima: tuple[Array, ...], seconds: float, stopped: tuple[str, ...]
+    subject: Subject, maxima: tuple[Array, ...], sizes: tuple[int, ...], seconds: float, stopped: tuple[str, ...]
 ) -> Evidence:
     return Evidence(
         input_id=subject.input_id,
@@ -77,43 +84,108 @@ def _evidence(
         targets=subject.targets,
         margins=subject.margins,
         maxima=maxima,
-        block_size=settings.block_size,
+        block_sizes=sizes,
         seconds=seconds,
         stopped=stopped,
     )
 
 
-def _adaptive(
-    draw: Callable[[list[Request]], Iterator[tuple[int, BlockMaxima]]], subjects: Sequence[Subject], settings: Settings
-) -> Iterator[tuple[int, Evidence]]:
-    """Rounds of more blocks for the races that still run, a group of inputs at a time."""
-    budget = Budget.parse(settings.budget)
-    for start in range(0, len(subjects), RACED_TOGETHER):
-        group = range(start, min(start + RACED_TOGETHER, len(subjects)))
-        races = {i: settings.race(subjects[i]) for i in group}
-        seconds = dict.fromkeys(group, 0.0)
-        purse = budget.share(len(group), len(subjects) - start)
-        while races:
-            ahead = {i: race.next_look() - race.drawn for i, race in races.items()}
-            costs = {i: len(race.active) * settings.block_size for i, race in races.items()}
-            allowed = purse.allowed_blocks(
-                costs, ahead, least=max(0, LEAST_BLOCKS - min(r.drawn for r in races.values()))
-            )
-            if allowed == 0:
-                for race in races.values():
-                    race.stop(BUDGET)
-            else:
-                order = list(races)
-                requests = []
-                for i in order:
-                    race = races[i]
-                    targets = tuple(race.targets[t] for t in race.active)
-                    blocks = range(race.drawn, race.drawn + min(ahead[i], allowed))
-                    requests.append(_request(subjects[i], settings, targets, blocks))
-                with purse.paying(sum(costs[i] * len(r.blocks) for i, r in zip(order, requests, strict=True))):
-                    for position, maxima in draw(requests):
-                        races[order[position]].add(maxima.values)
-                        seconds[order[position]] += maxima.seconds
-            for i in [i for i, race in races.items() if not race.active]:
-                race = races.pop(i)
-                yield i, _evidence(subjects[i], settings, tuple(race.maxima), seconds[i], tuple(race.stopped))
+@dataclass(frozen=True)
+class _Plan:
+    """Subjects and their ball as the network sees them after exact shortcuts, and how points are drawn."""
+
+    subjects: Sequence[Subject]
+    ball: LpBall
+    settings: Settings
+    draw: Callable[[Sequence[Request]], Iterator[tuple[int, BlockMaxima]]]
+
+    @classmethod
+    def make(
+        cls,
+        classifier: Classifier,
+        subjects: Sequence[Subject],
+        settings: Settings,
+        *,
+        chunk_size: int | None,
+        workers: int,
+        on_points: Callable[[int], None] | None,
+    ) -> _Plan:
+        classifier, subjects, ball = reduced(classifier, list(subjects), settings.ball)
+        classifier = tuned(classifier, torch.stack([subject.x for subject in subjects[:CHECKED_INPUTS]]))
+        if chunk_size is None:
+            chunk_size = default_chunk_size(classifier, subjects[0].x, workers=workers)
+        chunk_size = checked_chunk_size(chunk_size)
+        draw = partial(sample, classifier, chunk_size=chunk_size, workers=workers, on_points=on_points)
+        return cls(subjects, ball, settings, draw)
+
+    def request(self, position: int, targets: tuple[int, ...], blocks: range, block_size: int) -> Request:
+        """Ask for blocks of one subject."""
+        subject = self.subjects[position]
+        return Request(
+            x=subject.x,
+            input_id=subject.input_id,
+            predicted=subject.predicted,
+            targets=targets,
+            ball=self.ball,
+            blocks=blocks,
+            block_size=block_size,
+            seed=self.settings.seed,
+        )
+
+    def all_blocks(self) -> Iterator[tuple[int, Evidence]]:
+        """Every block for every target, as the paper does."""
+        size = self.settings.block_size
+        blocks = range(self.settings.blocks)
+        requests = [self.request(i, subject.targets, blocks, size) for i, subject in enumerate(self.subjects)]
+        for i, maxima in self.draw(requests):
+            subject = self.subjects[i]
+            count = len(subject.targets)
+            values = tuple(maxima.values)
+            yield i, _evidence(subject, values, (size,) * count, maxima.seconds, (ALL_BLOCKS,) * count)
+
+    def race(self) -> Iterator[tuple[int, Evidence]]:
+        """Rounds of more blocks for the races that still run, a group of inputs at a time."""
+        budget = Budget.parse(self.settings.budget)
+        for start in range(0, len(self.subjects), RACED_TOGETHER):
+            group = range(start, min(start + RACED_TOGETHER, len(self.subjects)))
+            races = {i: self.settings.race(self.subjects[i]) for i in group}
+            seconds = dict.fromkeys(group, 0.0)
+            purse = budget.share(len(group), len(self.subjects) - start)
+            self._scout(races, seconds, purse)
+            while races:
+                self._round(races, seconds, purse)
+                for i in [i for i, race in races.items() if not race.active]:
+                    race = races.pop(i)
+                    subject, stopped = self.subjects[i], tuple(race.stopped)
+                    yield i, _evidence(subject, tuple(race.maxima), tuple(race.block_sizes), seconds[i], stopped)
+
+    def _scout(self, races: dict[int, Race], seconds: dict[int, float], purse: Budget) -> None:
+        """A few points for races with many targets, so that blocks are drawn for the promising ones only."""
+        many = [i for i, race in races.items() if race.needs_scouting]
+        requests = [self.request(i, races[i].targets, SCOUTING_BLOCKS, 1) for i in many]
+        with purse.paying(sum(len(r.targets) * len(r.blocks) for r in requests)):
+            for position, maxima in self.draw(requests):
+                races[many[position]].scout(maxima.values)
+                seconds[many[position]] += maxima.seconds
+
+    def _round(self, races: dict[int, Race], seconds: dict[int, float], purse: Budget) -> None:
+        """Blocks up to each race's next look, or what the budget allows."""
+        size = self.settings.block_size
+        ahead = {i: race.next_look() - race.drawn for i, race in races.items()}
+        costs = {i: len(race.active) * size for i, race in races.items()}
+        least = max(0, LEAST_BLOCKS - min(race.drawn for race in races.values()))
+        allowed = purse.allowed_blocks(costs, ahead, least=least)
+        if allowed == 0:
+            for race in races.values():
+                race.stop(BUDGET)
+            return
+        order = list(races)
+        requests = []
+        for i, race in races.items():
+            targets = tuple(race.targets[t] for t in race.active)
+            blocks = range(race.drawn, race.drawn + min(ahead[i], allowed))
+            requests.append(self.request(i, targets, blocks, size))
+        with purse.paying(sum(costs[i] * len(r.blocks) for i, r in zip(order, requests, strict=True))):
+            for position, maxima in self.draw(requests):
+                races[order[position]].add(maxima.values)
+                seconds[order[position]] += maxima.seconds

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from cleverscore import tails
 from cleverscore.balls import norm_name
 from cleverscore.tails import FitOutcome, TailFit
+from cleverscore.targets import takes_smallest
 from cleverscore.text import number, table
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ COLUMNS = [
 class Evidence:
     """All that was measured for one input and one norm; scores are derived from it.
 
-    maxima      one array of block maxima per target; under adaptive sampling they differ in length.
+    maxima      one array of block maxima per target; under adaptive sampling they differ in length, and targets that
+                were only scouted have blocks of one point.
     stopped     per target, why no more blocks were drawn.
     """
 
@@ -66,9 +68,9 @@ class Evidence:
     targets: tuple[int, ...]
     margins: tuple[float, ...]
     maxima: tuple[Array, ...]
-    block_size: int
+    block_sizes: tuple[int, ...]
     seconds: float
-    stopped: tuple[str, ...] = ()
+    stopped: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -174,8 +176,8 @@ def score_from(evidence: Sequence[Evidence], rule: Rule) -> Scores:
     for i, item in enumerate(evidence):
         scores = [made[i, t] for t in range(len(item.targets))]
         smallest = _smallest(scores)
-        if rule.target_kind == "untargeted":
-            smallest = replace(smallest, target_kind="untargeted")
+        if takes_smallest(rule.target_kind):
+            smallest = replace(smallest, target_kind=rule.target_kind)
             rows += [smallest, *(replace(score, target_kind="all") for score in scores)]
         else:
             rows += scores
@@ -219,10 +221,10 @@ def _score(
         fit=fit,
         ks_statistic=ks_statistic,
         ks_pvalue=ks_pvalue,
-        block_size=item.block_size,
-        gradients=len(maxima) * item.block_size,
+        block_size=item.block_sizes[t],
+        gradients=len(maxima) * item.block_sizes[t],
         seconds=item.seconds * len(maxima) / max(1, sum(map(len, item.maxima))),
-        stopped=item.stopped[t] if item.stopped else "",
+        stopped=item.stopped[t],
         maxima=maxima,
     )
 
@@ -301,7 +303,21 @@ class Scores:
         return frame
 
     def __str__(self) -> str:
-        return f"{scores_table(self.heads)}\n\n{summary(self.heads)}"
+        race = race_summary(self)
+        return f"{scores_table(self.heads)}\n\n{summary(self.heads)}" + (f"\n{race}" if race else "")
+
+
+def race_summary(scores: Scores) -> str:
+    """How many targets were still in the race at its end, and what took the others out."""
+    raced = [score for score in scores.rows if score.target_kind == "all"]
+    reasons = Counter(score.stopped for score in raced)
+    out = {reason: count for reason, count in reasons.items() if reason.startswith("cannot be the smallest")}
+    if not out:
+        return ""
+    heads = sum(takes_smallest(score.target_kind) for score in scores.rows)
+    left = len(raced) - sum(out.values())
+    words = ", ".join(f"{count / heads:.4g} out ({reason})" for reason, count in out.items())
+    return f"race: of {len(raced) / heads:.4g} targets per input {left / heads:.4g} ran to the end, {words}"
 
 
 def scores_table(heads: Sequence[Score]) -> str:

@@ -11,7 +11,7 @@ from cleverscore.errors import SettingError
 from cleverscore.racing import Race, Stopping, looks
 from cleverscore.score import Rule
 from cleverscore.subjects import Subject
-from cleverscore.targets import TargetsLike, target_kind
+from cleverscore.targets import TargetsLike, takes_smallest, target_kind
 
 LARGEST_SEED = 2**64 - 1
 
@@ -115,5 +115,6 @@ class Settings:
             penalty=rule.penalty,
             level=rule.level,
             blocks=self.blocks,
-            stopping=Stopping(self.tolerance or 0.0, race=rule.target_kind == "untargeted"),
+            block_size=self.block_size,
+            stopping=Stopping(self.tolerance or 0.0, race=takes_smallest(rule.target_kind)),
         )

@@ -5,11 +5,13 @@ least_likely   the class with the smallest logit
 random         one class at random; with more than three classes neither the runner-up nor the least likely
 all            every class but the predicted one, each for itself
 untargeted     the same classes, and their smallest score
+top:20         the 20 classes with the largest logits after the predicted one, and their smallest score
 [[3], [5, 7]]  given classes, one list per input
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,9 +30,22 @@ def target_kind(targets: TargetsLike) -> str:
     """The name that result rows carry."""
     if not isinstance(targets, str):
         return GIVEN
-    if targets not in NAMES:
-        raise SettingError(f"targets={targets!r}: choose one of {', '.join(NAMES)}, or one list of classes per input")
+    if targets not in NAMES and _top(targets) is None:
+        raise SettingError(
+            f"targets={targets!r}: choose one of {', '.join(NAMES)}, top:N, or one list of classes per input"
+        )
     return targets
+
+
+def _top(kind: str) -> int | None:
+    """20 for "top:20", None for every other kind."""
+    found = re.fullmatch(r"top:([1-9][0-9]*)", kind)
+    return int(found[1]) if found else None
+
+
+def takes_smallest(kind: str) -> bool:
+    """Whether a kind of targets means their smallest score, as Algorithm 2 does."""
+    return kind == "untargeted" or _top(kind) is not None
 
 
 def choose(
@@ -48,6 +63,8 @@ def choose(
     order = logits.argsort(dim=1, descending=True, stable=True).tolist()
     if kind in ("untargeted", "all"):
         return tuple(tuple(j for j in range(num_classes) if j != ranked[0]) for ranked in order)
+    if (top := _top(kind)) is not None:
+        return tuple(tuple(ranked[1 : 1 + top]) for ranked in order)
     if kind == "runner_up":
         return tuple((ranked[1],) for ranked in order)
     if kind == "least_likely":

@@ -105,7 +105,7 @@ class Store:
         """Store one input's evidence in one transaction."""
         rows = [
             (
-                item.input_id, norm, target, 0, rank, item.label, item.predicted, item.margins[rank], item.block_size,
+                item.input_id, norm, target, 0, rank, item.label, item.predicted, item.margins[rank], item.block_sizes[rank],
                 np.ascontiguousarray(item.maxima[rank], "<f8").tobytes(), item.seconds, item.stopped[rank],
             )
             for rank, target in enumerate(item.targets)
@@ -141,7 +141,7 @@ def _evidence(rows: list[tuple[Any, ...]]) -> Evidence:
         targets=tuple(column(3)),
         margins=tuple(column(4)),
         maxima=tuple(np.frombuffer(blob, "<f8").astype(np.float64) for blob in column(5)),
-        block_size=first[6],
+        block_sizes=tuple(column(6)),
         seconds=first[7],
         stopped=tuple(column(8)),
     )

@@ -1,0 +1,319 @@
+"""Speed against ART and against the machine's limit: `python -m benchmarks.speed [--quick] [--out docs]`.
+
+Every figure is taken in this run, ours and the peer's in turn. The peer (adversarial-robustness-toolbox 1.20.1)
+evaluates `pool_factor * batch_size` distinct points per target; we evaluate as many, and time is compared per distinct
+point, with the peer's tail fit replaced by nothing. The limit is (1 + targets) forward passes of floating-point
+operations per point at the rate that matrix multiplication reaches on the same threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import cleverscore as cs
+from benchmarks.networks import NETWORKS, Measured
+from cleverscore.chunks import default_chunk_size
+from cleverscore.gathering import gather
+from cleverscore.maxima import default_workers
+from cleverscore.settings import Settings
+from cleverscore.subjects import Subject, prepare
+from cleverscore.tuning import tuned
+
+BLOCK = 64
+
+
+def classifier_of(network: Measured) -> cs.Classifier:
+    torch.manual_seed(0)
+    return cs.Classifier(network.build().eval(), bounds=(0.0, 1.0), input_shape=network.shape)
+
+
+def subjects_of(classifier: cs.Classifier, network: Measured, targets: str, inputs: int = 1) -> list[Subject]:
+    x = torch.rand(inputs, *network.shape, generator=torch.Generator().manual_seed(1))
+    return prepare(classifier, x, targets=targets)
+
+
+def settings_of(p: float, targets: str, points: int, block: int = BLOCK) -> Settings:
+    block = min(block, points)
+    return Settings(p=p, targets=targets, blocks=points // block, block_size=block)
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def gemm_rate(workers: int) -> float:
+    """Floating-point operations per second of float32 matrix products, one thread per worker."""
+    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
+
+    def products(_: int) -> None:
+        torch.set_num_threads(1)
+        out = torch.empty(1024, 1024)
+        for _ in range(20):
+            torch.mm(a, b, out=out)
+
+    with ThreadPoolExecutor(workers) as pool:
+        best = min(seconds(lambda: list(pool.map(products, range(workers)))) for _ in range(3))
+    torch.set_num_threads(default_workers(cs.Classifier(torch.nn.Identity())))
+    return workers * 20 * 2 * 1024**3 / best
+
+
+def forward_flops(classifier: cs.Classifier, x: torch.Tensor) -> int:
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        classifier.logits(x[None])
+    return int(counter.get_total_flops())
+
+
+def peer(network: Measured, classifier: cs.Classifier) -> Any:
+    """ART's classifier around the same module, and its metric without the tail fit."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import art.metrics.metrics as metrics
+        from art.estimators.classification import PyTorchClassifier
+
+    metrics.weibull_min = type("NoFit", (), {"fit": staticmethod(lambda *_, **__: (1.0, -1.0, 1.0))})
+    with torch.no_grad():
+        classes = classifier.logits(torch.zeros(1, *network.shape)).shape[1]
+    torch.manual_seed(0)
+    wrapped = PyTorchClassifier(
+        network.build().eval(),
+        torch.nn.CrossEntropyLoss(),
+        network.shape,
+        classes,
+        clip_values=(0.0, 1.0),
+        device_type="cpu",
+    )
+    return metrics, wrapped
+
+
+def run_peer(
+    metrics: Any, wrapped: Any, network: Measured, x: np.ndarray, p: float, targets: list[int], points: int
+) -> None:
+    torch.set_num_threads(default_workers(cs.Classifier(torch.nn.Identity())))
+    predicted = int(wrapped.predict(x[None]).argmax())
+    for target in targets:
+        if target != predicted:
+            metrics.clever_t(
+                wrapped, x, target, 1, max(1, points // network.peer_batch), 5.0, p, pool_factor=network.peer_batch
+            )
+
+
+def compare(name: str, p: float, targets: str, repeats: int, with_peer: bool, peer_share: float) -> dict[str, Any]:
+    """One row: seconds per point, ours and the peer's in turn, and our share of the limit measured beside them."""
+    network = NETWORKS[name]
+    classifier = classifier_of(network)
+    points = network.points if targets == "runner_up" else network.untargeted_points
+    subjects = subjects_of(classifier, network, targets)
+    settings = settings_of(p, targets, points)
+    count = len(subjects[0].targets)
+    peer_points = max(network.peer_batch, int(points * peer_share) // network.peer_batch * network.peer_batch)
+    metrics, wrapped = peer(network, classifier) if with_peer else (None, None)
+    x = subjects[0].x.numpy()
+    workers = default_workers(classifier)
+    flops = forward_flops(classifier, subjects[0].x) * (1 + count)
+    dict(gather(classifier, subjects, settings_of(p, targets, BLOCK)))  # warm up
+    ours, theirs, shares = [], [], []
+    for _ in range(repeats):
+        rate = gemm_rate(workers)
+        ours.append(seconds(lambda: dict(gather(classifier, subjects, settings))) / points)
+        shares.append(flops / rate / ours[-1])
+        if with_peer:
+            peer_targets = list(subjects[0].targets)
+            theirs.append(
+                seconds(lambda: run_peer(metrics, wrapped, network, x, p, peer_targets, peer_points)) / peer_points  # noqa: B023
+            )
+    ratios = [b / a for a, b in zip(ours, theirs, strict=True)] if with_peer else []
+    return {
+        "network": name,
+        "targets": "one" if targets == "runner_up" else f"all {count}",
+        "norm": "inf" if math.isinf(p) else f"{p:g}",
+        "microseconds": 1e6 * median(ours),
+        "peer_microseconds": 1e6 * median(theirs) if theirs else None,
+        "ratio": median(ratios) if ratios else None,
+        "ratios": ratios,
+        "share_of_limit": median(shares),
+        "chunk_size": default_chunk_size(tuned(classifier, subjects[0].x[None]), subjects[0].x, workers=workers),
+    }
+
+
+def overhead(name: str, targets: str) -> dict[str, Any]:
+    """Time outside the network in a run of one input, from the same stages timed alone in one thread."""
+    network = NETWORKS[name]
+    classifier = classifier_of(network)
+    subject = subjects_of(classifier, network, targets)[0]
+    settings = settings_of(2.0, targets, 50 * 64)
+    chunk = default_chunk_size(classifier, subject.x, workers=1)
+    whole = seconds(lambda: dict(gather(classifier, [subject], settings, workers=1, chunk_size=chunk)))
+    fast = tuned(classifier, subject.x[None])
+    points = torch.rand(chunk, *network.shape)
+
+    def bare() -> None:
+        torch.set_num_threads(1)
+        for _ in range(max(1, 3200 // chunk)):
+            x = points.detach().requires_grad_(True)
+            logits = fast.logits(x)
+            for target in subject.targets:
+                direction = torch.zeros_like(logits)
+                direction[:, subject.predicted], direction[:, target] = 1.0, -1.0
+                torch.autograd.grad(logits, x, direction, retain_graph=True)
+
+    bare()
+    network_seconds = seconds(bare) * 3200 / (max(1, 3200 // chunk) * chunk)
+    began = time.perf_counter()
+    maxima = np.random.default_rng(0).normal(size=(len(subject.targets), 500))
+    fits = cs.tails.fit(maxima)
+    cs.tails.interval(maxima, fits)
+    cs.tails.kolmogorov_smirnov(maxima, fits)
+    statistics = time.perf_counter() - began
+    # The statistics belong to 500 x 1024 points, the stages above to 3200.
+    scale = 500 * 1024 / 3200
+    return {
+        "network": name,
+        "targets": "one" if targets == "runner_up" else "all 9",
+        "share_outside_network": 1 - network_seconds * scale / (whole * scale + statistics),
+    }
+
+
+def growth(repeats: int) -> list[dict[str, Any]]:
+    """How time grows when one size doubles: 2 is linear."""
+    network = NETWORKS["MLP 784-1024-10"]
+    classifier = classifier_of(network)
+
+    def timed(blocks: int, size: int, targets: int, inputs: int) -> float:
+        x = torch.rand(inputs, *network.shape, generator=torch.Generator().manual_seed(1))
+        predicted = classifier(x).argmax(1).tolist()
+        given = [[j for j in range(10) if j != c][:targets] for c in predicted]
+        subjects = prepare(classifier, x, targets=given)
+        settings = Settings(p=2.0, targets=given, blocks=blocks, block_size=size)
+        return seconds(lambda: dict(gather(classifier, subjects, settings)))
+
+    base = {"blocks": 32, "size": 128, "targets": 2, "inputs": 2}
+    rows = []
+    for name in base:
+        ratios = [timed(**{**base, name: 2 * base[name]}) / timed(**base) for _ in range(repeats)]
+        rows.append({"doubled": {"size": "block size"}.get(name, name), "time_ratio": median(ratios)})
+    return rows
+
+
+def memory(name: str, blocks: int, size: int) -> dict[str, Any]:
+    """Peak resident memory of a run of its own process, MB."""
+    code = f"from benchmarks.speed import memory_child; memory_child({name!r}, {blocks}, {size})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {"network": name, "blocks": blocks, "block_size": size, "peak_mb": float(done.stdout.split()[-1])}
+
+
+def memory_child(name: str, blocks: int, size: int) -> None:
+    network = NETWORKS[name]
+    classifier = classifier_of(network)
+    targets = "runner_up" if network.untargeted_points == 0 else "untargeted"
+    x = torch.rand(1, *network.shape, generator=torch.Generator().manual_seed(1))
+    cs.clever(classifier, x, targets=targets, blocks=blocks, block_size=size)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def markdown(result: dict[str, Any]) -> str:
+    lines = [
+        "<!-- written by: python -m benchmarks.speed -->",
+        f"Measured on {result['machine']} with torch {result['torch']}, {result['workers']} threads; "
+        f"matrix products reach {result['gemm_gflops']:.0f} GFLOP/s. Medians of {result['repeats']} repeats in turn.",
+        "",
+        "| network | targets | norm | ours, µs per point | ART, µs per point | ART / ours | share of limit | chunk |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in result["speed"]:
+        theirs = "-" if row["ratio"] is None else f"{row['peer_microseconds']:.0f}"
+        ratio = "-" if row["ratio"] is None else f"{row['ratio']:.1f}"
+        lines.append(
+            f"| {row['network']} | {row['targets']} | {row['norm']} | {row['microseconds']:.0f} | {theirs} | {ratio} "
+            f"| {row['share_of_limit']:.0%} | {row['chunk_size']} |"
+        )
+    lines += ["", "| doubled | time grows by |", "|---|---|"]
+    lines += [f"| {row['doubled']} | {row['time_ratio']:.2f} |" for row in result["growth"]]
+    lines += ["", "| network | targets | time outside the network |", "|---|---|---|"]
+    lines += [f"| {r['network']} | {r['targets']} | {r['share_outside_network']:.1%} |" for r in result["overhead"]]
+    lines += ["", "| network | blocks | block size | peak memory, MB |", "|---|---|---|---|"]
+    lines += [f"| {r['network']} | {r['blocks']} | {r['block_size']} | {r['peak_mb']:.0f} |" for r in result["memory"]]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small networks, one repeat")
+    parser.add_argument("--only", help="networks whose name contains this")
+    parser.add_argument("--out", type=Path, default=Path("docs"), help="where _speed_benchmark.md and .json go")
+    arguments = parser.parse_args()
+    try:
+        import art  # noqa: F401
+
+        with_peer = True
+    except ImportError:
+        with_peer = False
+        print("ART is not installed: no comparison. pip install adversarial-robustness-toolbox==1.20.1 packaging")
+    repeats = 1 if arguments.quick else 3
+    names = [n for n in NETWORKS if not arguments.quick or NETWORKS[n].untargeted_points]
+    names = [n for n in names if arguments.only is None or arguments.only.lower() in n.lower()]
+    workers = default_workers(cs.Classifier(torch.nn.Identity()))
+    rows = []
+    for name in names:
+        small = NETWORKS[name].untargeted_points > 0
+        cases = [(2.0, "runner_up", 1.0)]
+        if small:
+            cases += [(1.0, "runner_up", 1.0), (math.inf, "runner_up", 1.0), (2.0, "untargeted", 0.25)]
+        for p, targets, share in cases:
+            row = compare(name, p, targets, repeats, with_peer, share)
+            rows.append(row)
+            ratio = (
+                "no peer"
+                if row["ratio"] is None
+                else f"ART/ours {row['ratio']:.1f} {[round(r, 1) for r in row['ratios']]}"
+            )
+            print(
+                f"{name:16s} {row['targets']:6s} l{row['norm']:4s} {row['microseconds']:9.0f} us/point, {ratio}, "
+                f"{row['share_of_limit']:.0%} of the limit",
+                flush=True,
+            )
+    result = {
+        "machine": f"{platform.machine()}, {workers} cores",
+        "torch": torch.__version__,
+        "workers": workers,
+        "gemm_gflops": gemm_rate(workers) / 1e9,
+        "repeats": repeats,
+        "speed": rows,
+        "growth": [] if arguments.only else growth(repeats),
+        "overhead": [] if arguments.only else [
+            overhead(n, t) for n in ("MLP 784-1024-10", "MNIST CNN") for t in ("runner_up", "untargeted")
+        ],
+        "memory": [] if arguments.only else [
+            memory(n, b, s)
+            for n in names
+            for b, s in (((4, 64), (2, 2048)) if NETWORKS[n].untargeted_points else ((2, 16),))
+        ],
+    }  # fmt: skip
+    text = markdown(result)
+    print(text)
+    if not arguments.only:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        (arguments.out / "_speed_benchmark.md").write_text(text)
+        (arguments.out / "_speed_benchmark.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Exact shortcuts for networks that begin with a matrix: the same law of gradient norms from smaller inputs.
+
+Affine networks. The gradient is the same everywhere, so one point tells the maximum.
+
+First layer of h < d units, p = 2. With W^T = Q S (Q has orthonormal columns), the network depends on x only through
+z = Q^T x, and ||W^T v||_2 = ||S v||_2. So the network on z, with S^T for its first matrix, has gradients of the same l2
+norm; and z is the projection of a uniform point of the ball, which is drawn directly: h normals, and one chi-square for
+the d - h coordinates that do not matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import dropwhile
+
+import numpy as np
+import torch
+from torch import nn
+
+from cleverscore.balls import SECOND_STREAM, LpBall
+from cleverscore.classifier import Classifier
+from cleverscore.subjects import Subject
+
+# Below this share of the dimension the smaller matrix wins more than the decomposition and the extra copy cost.
+WORTHWHILE = 0.75
+_SHAPES = (nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+_AFFINE = (
+    *_SHAPES,
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.AvgPool1d,
+    nn.AvgPool2d,
+    nn.AvgPool3d,
+    nn.AdaptiveAvgPool1d,
+    nn.AdaptiveAvgPool2d,
+    nn.AdaptiveAvgPool3d,
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+)
+
+
+def layers_in_order(module: nn.Module) -> list[nn.Module] | None:
+    """The layers of nested `Sequential`s, first to last; None where a module has a forward pass of its own."""
+    if type(module) is nn.Sequential:
+        parts = [layers_in_order(child) for child in module]
+        return None if any(part is None for part in parts) else [layer for part in parts for layer in part or ()]
+    return [module] if not list(module.children()) else None
+
+
+def is_affine(classifier: Classifier) -> bool:
+    """Whether logits are affine in the input, as far as layer types tell."""
+    layers = layers_in_order(classifier.module)
+    if layers is None or classifier.outputs != "logits" or not layers:
+        return False
+    return all(type(layer) in _AFFINE and getattr(layer, "track_running_stats", True) for layer in layers)
+
+
+@dataclass(frozen=True)
+class ProjectedBall(LpBall):
+    """The projection of a uniform l2 ball onto a subspace: `hidden` coordinates are integrated out."""
+
+    hidden: int = 0
+
+    def offsets(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> torch.Tensor:
+        """Offsets (count, dim), float32, in the subspace."""
+        stream = self._stream(seed, input_id, block, tile)
+        second = self._stream(seed, input_id, block, tile, SECOND_STREAM)
+        normal = stream.standard_normal((count, dim), dtype=np.float32)
+        rest = second.chisquare(self.hidden, (count, 1)) + 2.0 * second.standard_exponential((count, 1))
+        total = np.square(normal, dtype=np.float64).sum(1, keepdims=True) + rest
+        return torch.from_numpy(normal).mul_(torch.from_numpy(self.radius / np.sqrt(total)).float())
+
+
+def reduced(classifier: Classifier, subjects: list[Subject], ball: LpBall) -> tuple[Classifier, list[Subject], LpBall]:
+    """Classifier, subjects and ball in the row space of the first layer, or all as they were."""
+    same = classifier, subjects, ball
+    if type(ball) is not LpBall or ball.p != 2.0 or ball.inside != "ball" or classifier.outputs != "logits":
+        return same
+    layers = layers_in_order(classifier.module)
+    rest = list(dropwhile(lambda layer: type(layer) in _SHAPES, layers or ()))
+    dim = subjects[0].x.numel()
+    if not rest or type(rest[0]) is not nn.Linear:
+        return same
+    first = rest[0]
+    if first.in_features != dim or first.out_features > WORTHWHILE * dim:
+        return same
+    # The preprocessing is affine too: pull it into the first matrix by its action on the unit box.
+    shape = subjects[0].x.shape
+    offset = classifier.standardised(torch.zeros(1, *shape, device=classifier.device, dtype=first.weight.dtype))
+    slope = classifier.standardised(torch.ones(1, *shape, device=classifier.device, dtype=first.weight.dtype)) - offset
+    weight = first.weight.double() * slope.flatten().double()
+    bias = first.weight.double() @ offset.flatten().double()
+    bias = bias if first.bias is None else bias + first.bias.double()
+    q, s = torch.linalg.qr(weight.T)
+    small = nn.Linear(first.out_features, first.out_features, dtype=first.weight.dtype, device=classifier.device)
+    with torch.no_grad():
+        small.weight.copy_(s.T)
+        small.bias.copy_(bias)
+    lesser = Classifier(nn.Sequential(small, *rest[1:]), device=classifier.device, name=classifier.name)
+    moved = [replace(subject, x=(subject.x.flatten().double() @ q).to(first.weight.dtype)) for subject in subjects]
+    return lesser, moved, ProjectedBall(2.0, ball.radius, hidden=dim - first.out_features)
