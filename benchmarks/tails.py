@@ -196,7 +196,7 @@ def coverage(rows: int) -> list[dict[str, Any]]:
     table = []
     for shape in SHAPES:
         for blocks in BLOCKS:
-            x = draw(shape, rows, blocks, seed=5)
+            x = draw(shape, rows, blocks, seed=11)  # not a seed on which the intervals were calibrated
             fits = tails.fit(x, tails.PAPER_PENALTY)
             line: dict[str, Any] = {"shape": shape, "blocks": blocks}
             for method in ("posterior", "profile"):

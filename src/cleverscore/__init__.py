@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from cleverscore import tails as tails
     from cleverscore.balls import LpBall as LpBall
     from cleverscore.classifier import Classifier as Classifier
+    from cleverscore.cost import Estimate as Estimate
+    from cleverscore.cost import estimate as estimate
     from cleverscore.errors import CleverError as CleverError
     from cleverscore.errors import CleverWarning as CleverWarning
     from cleverscore.load.data import load_data as load_data
@@ -28,11 +30,13 @@ _HOMES = {
     "Classifier": "classifier",
     "CleverError": "errors",
     "CleverWarning": "errors",
+    "Estimate": "cost",
     "FitOutcome": "tails",
     "LpBall": "balls",
     "Score": "score",
     "Scores": "score",
     "clever": "scoring",
+    "estimate": "cost",
     "load_data": "load.data",
     "load_model": "load.models",
 }

@@ -202,6 +202,8 @@ def run_score(
         kept = len(study.subjects) * len(study.settings) - sum(map(len, pending.values()))
         if kept:
             note(f"resuming {folder}: {kept} of {len(study.subjects) * len(study.settings)} scores are there already")
+        if any(pending.values()):
+            note(f"to do: {study.estimate(pending, chunk_size=chunk_size, workers=workers)}")
         began = time.perf_counter()
         try:
             with progress(study.points(pending), "sampling gradients", lines=True) as on_points:

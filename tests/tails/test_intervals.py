@@ -18,8 +18,8 @@ def covered(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("blocks", [50, 100, 250, 500])
 @pytest.mark.parametrize("shape", [1.0, 1.5, 2.5, 5.0, 10.0, 30.0])
 def test_default_interval_covers(shape: float, blocks: int) -> None:
-    # True coverage is 93.5-97.5% (benchmark). 600 samples: standard error 0.9%, so 90.5-99.2% is missed by less than 1 in
-    # 1,000 per cell, and an interval with 88% coverage is caught with probability 98%.
+    # True coverage is 93.5-97.5% (benchmark). 600 samples: standard error 1%, so a cell leaves 90.5-99.2% once in about
+    # 1,000 seeds, and an interval with 88% coverage is caught with probability 97%.
     x = draw(shape, 600, blocks)
     limits = interval(x, fit(x, PAPER_PENALTY))
     share = covered(limits.low, limits.high).mean()

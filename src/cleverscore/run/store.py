@@ -105,8 +105,8 @@ class Store:
         """Store one input's evidence in one transaction."""
         rows = [
             (
-                item.input_id, norm, target, 0, rank, item.label, item.predicted, item.margins[rank], item.block_sizes[rank],
-                np.ascontiguousarray(item.maxima[rank], "<f8").tobytes(), item.seconds, item.stopped[rank],
+                item.input_id, norm, target, 0, rank, item.label, item.predicted, item.margins[rank],
+                item.block_sizes[rank], np.ascontiguousarray(item.maxima[rank], "<f8").tobytes(), item.seconds, item.stopped[rank],
             )
             for rank, target in enumerate(item.targets)
         ]  # fmt: skip

@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 import cleverscore
 from cleverscore.balls import norm_name, parse_norm
 from cleverscore.classifier import Classifier
+from cleverscore.cost import Estimate, estimate_for
 from cleverscore.errors import InputError, StoreError
 from cleverscore.gathering import gather
 from cleverscore.run.store import FILE_NAME, Store
@@ -158,6 +159,22 @@ class Study:
     def points(self, pending: dict[str, list[Subject]]) -> int:
         """How many points are still to be drawn."""
         return sum(map(len, pending.values())) * self.config.blocks * self.config.block_size
+
+    def estimate(
+        self, pending: dict[str, list[Subject]], *, chunk_size: int | None = None, workers: int | None = None
+    ) -> Estimate:
+        """What the missing part costs at most."""
+        parts = [
+            estimate_for(self.classifier, subjects, [self.settings[norm]], chunk_size=chunk_size, workers=workers)
+            for norm, subjects in pending.items()
+            if subjects
+        ]
+        return replace(
+            parts[0],
+            seconds=sum(part.seconds for part in parts),
+            gradients=sum(part.gradients for part in parts),
+            points=sum(part.points for part in parts),
+        )
 
     def run(
         self,

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from cleverscore.classifier import Classifier
+from cleverscore.cost import estimate
 
 NORM_LAYERS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
 
@@ -38,6 +39,9 @@ def describe(classifier: Classifier, data: tuple[Any, Any] | None) -> str:
             with torch.no_grad():
                 predicted = torch.cat([classifier.logits(part).argmax(1) for part in torch.split(x, 256)]).cpu().numpy()
             lines["accuracy"] = f"{np.mean(predicted == data[1]):.2%} of {len(predicted)} inputs"
+        if data is not None:
+            cost = estimate(classifier, x[:1])
+            lines["paper's score"] = f"{cost}, per input and norm"
     width = max(map(len, lines))
     return "\n".join(f"{name.rjust(width)}  {value}" for name, value in lines.items())
 

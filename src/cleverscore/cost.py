@@ -1,0 +1,132 @@
+"""What a run will cost, from a short probe: seconds, gradients, memory."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cleverscore.chunks import checked_chunk_size, default_chunk_size, footprint
+from cleverscore.classifier import Classifier
+from cleverscore.gathering import checked_workers, gather
+from cleverscore.settings import Settings
+from cleverscore.shortcuts import is_affine
+from cleverscore.subjects import Subject, prepare
+from cleverscore.targets import TargetsLike
+
+PROBE_SECONDS = 1.0  # the probe grows until it takes this long
+PROBE_ROUNDS = 3  # chunks per worker in the first probe
+# Gradients, their norms and the temporary tensors of the backward pass come on top of what autograd keeps.
+BACKWARD_SHARE = 1.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run takes at most: adaptive sampling stops earlier.
+
+    gradients   margin gradients: points times targets.
+    memory      bytes for points, activations and gradients of all workers, weights and libraries left aside.
+    """
+
+    seconds: float
+    gradients: int
+    points: int
+    memory: int
+    chunk_size: int
+    workers: int
+
+    def __str__(self) -> str:
+        return (
+            f"about {duration(self.seconds)} for {self.gradients:,} gradients at {self.points:,} points, "
+            f"{self.memory / 2**20:.0f} MB in chunks of {self.chunk_size} on {self.workers} threads"
+        )
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> duration(0.41), duration(75), duration(7500), duration(200000)
+    ('0.4 s', '1 min 15 s', '2 h 5 min', '2 d 8 h')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    for limit, unit, small, names in ((3600, 60, 1, ("min", "s")), (86400, 3600, 60, ("h", "min"))):
+        if seconds < limit:
+            return f"{int(seconds // unit)} {names[0]} {int(seconds % unit // small)} {names[1]}"
+    return f"{int(seconds // 86400)} d {int(seconds % 86400 // 3600)} h"
+
+
+def estimate_for(
+    classifier: Classifier,
+    subjects: Sequence[Subject],
+    settings: Sequence[Settings],
+    *,
+    chunk_size: int | None = None,
+    workers: int | None = None,
+) -> Estimate:
+    """Cost of scoring all subjects with each of the settings, which differ in their norm."""
+    workers = checked_workers(classifier, workers)
+    one = subjects[0]
+    if chunk_size is None:
+        chunk_size = default_chunk_size(classifier, one.x, workers=workers)
+    chunk_size = checked_chunk_size(chunk_size)
+    targets = sum(len(subject.targets) for subject in subjects)
+    points = gradients = 0
+    seconds = 0.0
+    for setting in settings:
+        per_input = 2 if is_affine(classifier) else setting.blocks * setting.block_size
+        points += per_input * len(subjects)
+        gradients += per_input * targets
+        # A point costs a forward pass, a target a backward pass; inputs differ in their number of targets.
+        cost = _seconds_per_point(classifier, one, setting, chunk_size, workers)
+        seconds += cost * per_input * targets / len(one.targets)
+    need = footprint(classifier, one.x)
+    memory = int(workers * chunk_size * need.total * (1 + BACKWARD_SHARE))
+    return Estimate(seconds, gradients, points, memory, chunk_size, workers)
+
+
+def _seconds_per_point(
+    classifier: Classifier, subject: Subject, settings: Settings, chunk_size: int, workers: int
+) -> float:
+    """Time of a point with all its targets, from fixed sampling of a growing number of points."""
+    size = min(settings.block_size, chunk_size)
+    blocks = math.ceil(PROBE_ROUNDS * workers * chunk_size / size)
+    plain = replace(settings, block_size=size, tolerance=None, budget=None)
+    total = settings.blocks * settings.block_size
+    while True:
+        probe = replace(plain, blocks=blocks)
+        began = time.perf_counter()
+        for _ in gather(classifier, [subject], probe, chunk_size=chunk_size, workers=workers):
+            pass
+        took = time.perf_counter() - began
+        if took >= PROBE_SECONDS or blocks * size >= total:
+            return took / (blocks * size)
+        blocks = min(math.ceil(blocks * max(2.0, 1.2 * PROBE_SECONDS / took)), math.ceil(total / size))
+
+
+def estimate(
+    classifier: Classifier,
+    images: Any,
+    *,
+    p: float | str = 2.0,
+    targets: TargetsLike = "untargeted",
+    blocks: int = 500,
+    block_size: int = 1024,
+    method: str = "paper",
+    chunk_size: int | None = None,
+    workers: int | None = None,
+) -> Estimate:
+    """What `clever` with the same arguments will cost, from about a second of probing.
+
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Softplus(), torch.nn.Linear(4, 3))
+    >>> estimate(Classifier(model), torch.rand(5, 8), blocks=10, block_size=100).gradients
+    10000
+    """
+    settings = Settings(p=p, targets=targets, blocks=blocks, block_size=block_size, method=method)  # type: ignore[arg-type]
+    subjects = prepare(classifier, images, targets=targets)
+    return estimate_for(classifier, subjects, [settings], chunk_size=chunk_size, workers=workers)
