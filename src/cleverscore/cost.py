@@ -48,7 +48,7 @@ def duration(seconds: float) -> str:
     """Seconds as people say them.
 
     >>> duration(0.41), duration(75), duration(7500), duration(200000)
-    ('0.4 s', '1 min 15 s', '2 h 5 min', '2 d 8 h')
+    ('0.4 s', '1 min 15 s', '2 h 5 min', '2 d 7 h')
     """
     if seconds < 10:
         return f"{seconds:.1f} s"

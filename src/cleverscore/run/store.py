@@ -106,7 +106,8 @@ class Store:
         rows = [
             (
                 item.input_id, norm, target, 0, rank, item.label, item.predicted, item.margins[rank],
-                item.block_sizes[rank], np.ascontiguousarray(item.maxima[rank], "<f8").tobytes(), item.seconds, item.stopped[rank],
+                item.block_sizes[rank], np.ascontiguousarray(item.maxima[rank], "<f8").tobytes(), item.seconds,
+                item.stopped[rank],
             )
             for rank, target in enumerate(item.targets)
         ]  # fmt: skip
