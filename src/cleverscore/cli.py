@@ -203,7 +203,8 @@ def run_score(
         if kept:
             note(f"resuming {folder}: {kept} of {len(study.subjects) * len(study.settings)} scores are there already")
         if any(pending.values()):
-            note(f"to do: {study.estimate(pending, chunk_size=chunk_size, workers=workers)}")
+            most = "at most " if config.tolerance is not None or config.budget else ""
+            note(f"to do: {most}{study.estimate(pending, chunk_size=chunk_size, workers=workers)}")
         began = time.perf_counter()
         try:
             with progress(study.points(pending), "sampling gradients", lines=True) as on_points:
@@ -279,15 +280,16 @@ def inspect(model: str, data: str | None, **options: Any) -> None:
 @click.option("--model", default="zoo:mnist-mlp", show_default=True, help="Any MODEL for MNIST images.")
 def demo(out: Path, model: str) -> None:
     """Score ten shipped digits with the shipped network: a table here, plots in a folder."""
-    from cleverscore.show.demo import BLOCK_SIZE, BLOCKS, IMAGES, write_plots
+    from cleverscore.show.demo import BLOCK_SIZE, BLOCKS, IMAGES, TOLERANCE, write_plots
 
     note(
-        f"{model} on {IMAGES} MNIST test images, every other class as a target, {BLOCKS} blocks of {BLOCK_SIZE} points"
+        f"{model} on {IMAGES} MNIST test images, every other class as a target, at most {BLOCKS} blocks of {BLOCK_SIZE} "
+        "points each"
     )
     scores = run_score(
         model=model, data="zoo:mnist", norms=("2", "inf"), targets="untargeted", index=None, limit=IMAGES,
         skip_misclassified=False, chunk_size=None, workers=None, out=out, fresh=False, blocks=BLOCKS,
-        block_size=BLOCK_SIZE,
+        block_size=BLOCK_SIZE, tolerance=TOLERANCE,
     )  # fmt: skip
     for path in write_plots(scores, out):
         note(f"plot: {path}")

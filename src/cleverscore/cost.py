@@ -39,7 +39,7 @@ class Estimate:
 
     def __str__(self) -> str:
         return (
-            f"about {duration(self.seconds)} for {self.gradients:,} gradients at {self.points:,} points, "
+            f"{duration(self.seconds)} for {self.gradients:,} gradients at {self.points:,} points, "
             f"{self.memory / 2**20:.0f} MB in chunks of {self.chunk_size} on {self.workers} threads"
         )
 

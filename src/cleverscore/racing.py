@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from cleverscore import tails
 from cleverscore.errors import SettingError
-from cleverscore.score import capped_ratio
+from cleverscore.score import LOST, capped_ratio
 from cleverscore.tails import FitOutcome
 
 Array = npt.NDArray[np.float64]
@@ -38,8 +38,7 @@ SCOUTED_HIGH, SCOUTED_LOW = 12.0, 4.0
 
 ALL_BLOCKS = "all blocks"
 NARROW = "interval is narrow enough"
-LOST = "cannot be the smallest"
-SCOUTED = "cannot be the smallest, by 32 points"
+SCOUTED = f"{LOST}, by 32 points"
 AT_RADIUS = "score is the radius"
 EXACT = "constant gradient"
 BUDGET = "budget used up"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float64]
 
+LOST = "cannot be the smallest"  # the beginning of every reason for which a target is taken out of a race
 COLUMNS = [
     "input",
     "label",
@@ -133,6 +134,11 @@ class Score:
     def correct(self) -> bool | None:
         """Whether the prediction is the label; None without a label."""
         return None if self.label is None else self.label == self.predicted
+
+    @property
+    def lost(self) -> bool:
+        """Whether sampling ended because the target could not have the smallest score."""
+        return self.stopped.startswith(LOST)
 
     @property
     def outcome(self) -> FitOutcome:
@@ -249,10 +255,12 @@ def _smallest(scores: Sequence[Score]) -> Score:
         return scores[0]
     unknown = [score for score in scores if math.isnan(score.value)]
     head = unknown[0] if unknown else min(scores, key=lambda score: score.value)
+    # Targets that lost their race were stopped early, with wide intervals; that they lost is known much better.
+    rivals = [score for score in scores if not score.lost] or scores
     return replace(
         head,
-        low=math.nan if unknown else min(score.low for score in scores),
-        high=math.nan if unknown else min(score.high for score in scores),
+        low=math.nan if unknown else min(score.low for score in rivals),
+        high=math.nan if unknown else min(score.high for score in rivals),
         gradients=sum(score.gradients for score in scores),
         seconds=sum(score.seconds for score in scores),
     )
@@ -311,7 +319,7 @@ def race_summary(scores: Scores) -> str:
     """How many targets were still in the race at its end, and what took the others out."""
     raced = [score for score in scores.rows if score.target_kind == "all"]
     reasons = Counter(score.stopped for score in raced)
-    out = {reason: count for reason, count in reasons.items() if reason.startswith("cannot be the smallest")}
+    out = {reason: count for reason, count in reasons.items() if reason.startswith(LOST)}
     if not out:
         return ""
     heads = sum(takes_smallest(score.target_kind) for score in scores.rows)

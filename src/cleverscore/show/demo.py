@@ -10,8 +10,9 @@ from cleverscore.score import Scores
 from cleverscore.show import plots
 
 IMAGES = 10
-BLOCKS = 100
+BLOCKS = 200
 BLOCK_SIZE = 128
+TOLERANCE = 0.0  # targets race: those that cannot be the nearest class get no more gradients
 
 
 def write_plots(scores: Scores, folder: Path) -> Iterator[Path]:
