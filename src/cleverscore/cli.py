@@ -283,8 +283,8 @@ def demo(out: Path, model: str) -> None:
     from cleverscore.show.demo import BLOCK_SIZE, BLOCKS, IMAGES, TOLERANCE, write_plots
 
     note(
-        f"{model} on {IMAGES} MNIST test images, every other class as a target, at most {BLOCKS} blocks of {BLOCK_SIZE} "
-        "points each"
+        f"{model} on {IMAGES} MNIST test images, every other class as a target, at most {BLOCKS} blocks of "
+        f"{BLOCK_SIZE} points each"
     )
     scores = run_score(
         model=model, data="zoo:mnist", norms=("2", "inf"), targets="untargeted", index=None, limit=IMAGES,
