@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import count as counter
 
 import numpy as np
 import numpy.typing as npt
@@ -102,6 +101,18 @@ def _items(request: Request, chunk_size: int) -> Iterator[list[_Piece]]:
         yield item
 
 
+def _flow(requests: Sequence[Request], chunk_size: int) -> Iterator[tuple[int, list[_Piece], bool]]:
+    """Items of all requests in their order, each with whether it is its request's last."""
+    for position, request in enumerate(requests):
+        waiting: list[_Piece] | None = None
+        for item in _items(request, chunk_size):
+            if waiting is not None:
+                yield position, waiting, False
+            waiting = item
+        if waiting is not None:
+            yield position, waiting, True
+
+
 def _compute(
     classifier: Classifier, request: Request, item: list[_Piece], chunk_size: int
 ) -> tuple[dict[int, Array], float]:
@@ -181,22 +192,16 @@ def sample(
     `on_points` hears the number of points of each finished item, for progress.
     """
     pending = [_Pending(request) for request in requests]
-    flow = ((position, item) for position, request in enumerate(requests) for item in _items(request, chunk_size))
+    flow = _flow(requests, chunk_size)
     with _pool(workers) as executor:
         running: dict[Future[tuple[dict[int, Array], float]], tuple[int, list[_Piece]]] = {}
-        submitted = -1  # requests up to this one have items in flow already
-        for _ in counter():
-            while len(running) < 2 * workers:
-                upcoming = next(flow, None)
-                position = len(requests) if upcoming is None else upcoming[0]
-                for passed in range(max(submitted, 0), position):
-                    pending[passed].all_submitted = True
-                submitted = max(submitted, position)
-                if upcoming is None:
-                    break
+        while True:
+            while len(running) < 2 * workers and (upcoming := next(flow, None)) is not None:
+                position, item, last = upcoming
                 pending[position].open += 1
-                future = executor.submit(_compute, classifier, requests[position], upcoming[1], chunk_size)
-                running[future] = upcoming
+                pending[position].all_submitted = last
+                future = executor.submit(_compute, classifier, requests[position], item, chunk_size)
+                running[future] = position, item
             if not running:
                 return
             done, _rest = wait(running, return_when=FIRST_COMPLETED)
