@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+DEV    := $(VENV)/.dev
 MNIST  ?= data/mnist
 
 .DEFAULT_GOAL := help
@@ -13,9 +14,15 @@ help:  ## list the commands
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || (echo "cleverscore needs Python 3.10 or newer"; exit 1)
+	@echo "setting up $(VENV): torch and a few packages, this can take some minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'
 	@touch $(READY)
+
+$(DEV): $(READY)
+	@echo "adding what tests and checks need"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	@touch $(DEV)
 
 demo: $(READY)  ## set up, score ten shipped digits, write a table and plots to demo/
 	$(BIN)/cleverscore demo
@@ -23,22 +30,22 @@ demo: $(READY)  ## set up, score ten shipped digits, write a table and plots to 
 test: lint  ## set up, check style and types, run the whole test suite
 	$(BIN)/python -m pytest
 
-lint: $(READY)  ## check style (ruff) and types (mypy, strict)
+lint: $(DEV)  ## check style (ruff) and types (mypy, strict)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: $(READY)  ## rewrite files in the project's style
+format: $(DEV)  ## rewrite files in the project's style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)  ## measure accuracy and speed side by side (minutes)
+bench: $(DEV)  ## measure accuracy and speed side by side (minutes)
 	$(BIN)/python -m benchmarks.tails
 
 paper: $(READY)  ## tables and figures of the paper
 	@echo "not there yet: the scripts of the paper's tables and figures are still to come"; exit 1
 
-docs: $(READY)  ## check that every code block in README and docs runs
+docs: $(DEV)  ## check that every code block in README and docs runs
 	$(BIN)/python -m pytest tests/test_docs.py
 
 zoo: $(READY)  ## train the shipped networks again from MNIST's idx files (MNIST=folder)

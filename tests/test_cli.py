@@ -154,7 +154,9 @@ def test_a_factory_with_weights_and_targets_is_scored(tmp_path: Path) -> None:
     ]
     done = cleverscore("score", name, tmp_path / "data.npz", *arguments, *FEW)
     assert done.returncode == 0, done.stderr
-    images, _ = cs.load_data(str(tmp_path / "data.npz"))
+    assert "warning:" in done.stderr and "divided by 255" in done.stderr
+    with pytest.warns(cs.CleverWarning, match="bytes"):
+        images, _ = cs.load_data(str(tmp_path / "data.npz"))
     classifier = cs.Classifier(model, mean=0.1, std=0.3)
     expected = cs.clever(classifier, images, targets="runner_up", blocks=12, block_size=8)
     assert rows(tmp_path / "run").score.tolist() == pytest.approx(expected.values.tolist(), rel=1e-5)

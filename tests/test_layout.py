@@ -49,8 +49,21 @@ def test_nobody_but_the_command_line_imports_what_people_see() -> None:
 
 
 ORDER = [
-    *("errors", "text", "progress", "tails", "classifier", "balls", "targets", "gradients", "chunks", "tuning"),
-    *("maxima", "score", "budget", "racing", "subjects", "shortcuts", "settings", "gathering", "scoring", "cost"),
+    *("errors", "reasons", "text", "progress", "tails", "classifier", "balls", "targets", "gradients", "chunks"),
+    *(
+        "tuning",
+        "maxima",
+        "summaries",
+        "score",
+        "budget",
+        "racing",
+        "subjects",
+        "shortcuts",
+        "settings",
+        "gathering",
+        "scoring",
+        "cost",
+    ),
     *("zoo", "load", "run", "show", "cli"),
 ]
 

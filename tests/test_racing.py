@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import cleverscore as cs
-from cleverscore import racing
+from cleverscore import reasons
 from cleverscore.budget import Budget
 from cleverscore.racing import Race, Stopping, looks
 
@@ -48,9 +48,9 @@ def test_looks_double() -> None:
 def test_a_clear_loser_is_dropped_at_the_first_look_and_near_ties_run_on() -> None:
     run = race([1.0, 1.001, 3.0], stopping=Stopping(0.0, race=True))
     run.add(weibull(np.random.default_rng(0), (3, 32)))
-    assert run.stopped == ["", "", racing.LOST]
+    assert run.stopped == ["", "", reasons.LOST]
     run.add(weibull(np.random.default_rng(1), (2, 168)))
-    assert run.stopped == [racing.ALL_BLOCKS, racing.ALL_BLOCKS, racing.LOST]
+    assert run.stopped == [reasons.ALL_BLOCKS, reasons.ALL_BLOCKS, reasons.LOST]
     assert [len(m) for m in run.maxima] == [200, 200, 32]
 
 
@@ -62,14 +62,14 @@ def test_the_winner_is_rarely_dropped() -> None:
         generator = np.random.default_rng(seed)
         while run.active:
             run.add(weibull(generator, (len(run.active), run.next_look() - run.drawn)))
-        lost += run.stopped[0] == racing.LOST
+        lost += run.stopped[0] == reasons.LOST
     assert lost <= 1
 
 
 def test_a_narrow_interval_stops() -> None:
     run = race([1.0], stopping=Stopping(0.2, race=False))
     run.add(weibull(np.random.default_rng(0), (1, 64), shape=1.5))
-    assert run.stopped == [racing.NARROW]
+    assert run.stopped == [reasons.NARROW]
     run = race([1.0], stopping=Stopping(1e-6, race=False))
     run.add(weibull(np.random.default_rng(0), (1, 64), shape=1.5))
     assert run.stopped == [""]
@@ -78,7 +78,7 @@ def test_a_narrow_interval_stops() -> None:
 def test_a_score_at_the_radius_and_a_constant_gradient_stop() -> None:
     run = race([100.0, 1.0], stopping=Stopping(0.0, race=True), limit=5.0)
     run.add(np.stack([weibull(np.random.default_rng(0), (32,), shape=1.5), np.full(32, 2.0)]))
-    assert run.stopped == [racing.AT_RADIUS, racing.EXACT]
+    assert run.stopped == [reasons.AT_RADIUS, reasons.EXACT]
 
 
 def test_racing_gives_the_fixed_scores_with_fewer_gradients() -> None:
@@ -91,8 +91,8 @@ def test_racing_gives_the_fixed_scores_with_fewer_gradients() -> None:
     for a, b in zip(fixed.rows, raced.rows, strict=True):
         if a.target == b.target and a.target_kind == "all":
             assert b.maxima == pytest.approx(a.maxima[: len(b.maxima)], rel=1e-5)
-    reasons = {row.stopped for row in raced.rows}
-    assert racing.LOST in reasons and reasons <= {racing.LOST, racing.ALL_BLOCKS, racing.NARROW}
+    found = {row.stopped for row in raced.rows}
+    assert reasons.LOST in found and found <= {reasons.LOST, reasons.ALL_BLOCKS, reasons.NARROW}
 
 
 def test_adaptive_scores_do_not_depend_on_the_other_inputs_or_chunks() -> None:
@@ -106,9 +106,9 @@ def test_adaptive_scores_do_not_depend_on_the_other_inputs_or_chunks() -> None:
 
 def test_targeted_scores_stop_by_their_interval() -> None:
     scores = cs.clever(network(), X, targets="runner_up", tolerance=0.5, **FIXED)
-    assert racing.NARROW in {score.stopped for score in scores}
+    assert reasons.NARROW in {score.stopped for score in scores}
     for score in scores:
-        if score.stopped == racing.NARROW:
+        if score.stopped == reasons.NARROW:
             assert score.low >= 0.5 * score.value and score.high <= 1.5 * score.value
 
 
@@ -117,7 +117,8 @@ def test_a_budget_of_gradients_is_kept_and_shared() -> None:
     scores = cs.clever(network(), X, targets="all", budget=budget, **FIXED)
     counts = [sum(row.gradients for row in scores.rows if row.input == i) for i in range(6)]
     assert sum(counts) <= budget and max(counts) == min(counts) > 0.9 * budget / 6
-    assert {row.stopped for row in scores.rows} == {racing.BUDGET}
+    assert {row.stopped for row in scores.rows} == {reasons.BUDGET}
+    assert "budget: it ended before all blocks were drawn for 6 of 6 scores" in str(scores)
 
 
 def test_a_budget_of_time_is_roughly_kept() -> None:
@@ -125,7 +126,7 @@ def test_a_budget_of_time_is_roughly_kept() -> None:
     began = time.monotonic()
     scores = cs.clever(network(), X, targets="runner_up", budget="1.5s", **settings)
     assert 0.5 < time.monotonic() - began < 15
-    assert all(row.stopped == racing.BUDGET and len(row.maxima) >= 10 for row in scores.rows)
+    assert all(row.stopped == reasons.BUDGET and len(row.maxima) >= 10 for row in scores.rows)
 
 
 def test_a_tiny_budget_still_gives_a_fit() -> None:

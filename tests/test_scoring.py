@@ -195,6 +195,27 @@ def test_zero_gradients_give_the_radius_and_a_warning() -> None:
     assert (scores.values == 2.0).all() and all(score.capped for score in scores)
 
 
+def test_a_bare_module_is_told_to_be_wrapped() -> None:
+    with pytest.raises(cs.CleverError, match="wrap it first"):
+        cs.clever(smooth(), images())
+
+
+def test_short_descriptions() -> None:
+    scores = cs.clever(cs.Classifier(smooth(), bounds=(0, 1)), images(), **FEW)
+    assert len(repr(scores)) < 100
+    assert "Sequential" in repr(cs.Classifier(smooth()))
+
+
+def test_a_law_that_does_not_fit_is_said() -> None:
+    from cleverscore.score import Evidence, Rule, score_from
+
+    generator = np.random.default_rng(0)
+    humps = np.concatenate([generator.normal(1.0, 0.01, 250), generator.normal(2.0, 0.01, 250)])
+    evidence = Evidence(0, None, 1, (0,), (1.0,), (humps,), (64,), 0.0, ("all blocks",))
+    rule = Rule(2.0, 5.0, "paper", "runner_up", 0.01)
+    assert "K-S p below 0.05 (1)" in str(score_from([evidence], rule))
+
+
 def test_a_tie_scores_zero() -> None:
     scores = cs.clever(cs.Classifier(lambda x: torch.stack([x.sum(1), 2 * x.sum(1)], 1)), torch.zeros(2, 3), **FEW)
     assert (scores.values == 0).all()
@@ -237,6 +258,8 @@ def test_the_table_can_be_read() -> None:
         ({"ids": [1, 1, 2, 3]}, "different"),
         ({"ids": [1]}, "1 ids for 4 inputs"),
         ({"labels": [1]}, "1 labels for 4 inputs"),
+        ({"labels": np.eye(4)}, "one-hot"),
+        ({"labels": [0.5, 1, 1, 1]}, "whole numbers"),
         ({"labels": [0, 1, 2, 9]}, "classes 0 to 3"),
     ],
 )

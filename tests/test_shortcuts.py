@@ -7,7 +7,7 @@ from scipy import stats
 from torch import nn
 
 import cleverscore as cs
-from cleverscore import gathering, racing
+from cleverscore import gathering, reasons
 from cleverscore.balls import LpBall
 from cleverscore.shortcuts import is_affine, reduced
 from cleverscore.subjects import prepare
@@ -84,10 +84,10 @@ def test_many_classes_are_scouted_first() -> None:
     assert raced.values == pytest.approx(fixed.values, rel=0.05)
     one_target = 64 * 32
     assert all(score.gradients < 30 * one_target for score in raced)
-    scouted = [row for row in raced.rows if row.stopped == racing.SCOUTED]
+    scouted = [row for row in raced.rows if row.stopped == reasons.SCOUTED]
     assert len(scouted) > 200
     assert all(row.block_size == 1 and len(row.maxima) == 32 for row in scouted)
-    assert "of 199 targets" in str(raced)
+    assert "of 199 targets per input" in str(raced)
 
 
 def test_top_targets_are_a_restriction_that_the_result_names() -> None:

@@ -44,6 +44,7 @@ def test_given_targets() -> None:
         ([[1]], "1 lists for 2 inputs"),
         ([[1], []], "at least one"),
         ([1, 2], "a list"),
+        (3, "one list of classes per input"),
         ("nearest", "choose one of"),
     ],
 )

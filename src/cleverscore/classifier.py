@@ -123,6 +123,10 @@ class Classifier:
         if self.std is not None and bool((self.std <= 0).any()):
             raise SettingError(f"std={std}: every value must be positive")
 
+    def __repr__(self) -> str:
+        box = "no box" if self.bounds is None else f"box {self.bounds[0]:g} to {self.bounds[1]:g}"
+        return f"<Classifier {self.name}, {box}, {self.outputs} on {self.device}>"
+
     def _constant(self, name: str, values: float | Sequence[float] | None) -> torch.Tensor | None:
         if values is None:
             return None
@@ -234,7 +238,8 @@ class Classifier:
         if probabilities and self.outputs == "logits":
             raise ModelError(
                 "the model gives probabilities (rows sum to one), and CLEVER is defined on logits: remove the last "
-                "softmax, or say outputs='probabilities' to use their logarithms, whose differences are the same"
+                "softmax, or say outputs='probabilities' (--outputs probabilities) to use their logarithms, whose "
+                "differences are the same"
             )
         if not probabilities and self.outputs == "probabilities":
             raise ModelError("outputs='probabilities' was said, but the model's rows do not sum to one; drop it")

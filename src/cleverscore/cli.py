@@ -133,7 +133,7 @@ def print_scores(scores: Scores) -> None:
     "--targets",
     default="untargeted",
     show_default=True,
-    help="untargeted, runner_up, least_likely, random, all, or classes such as 3,5.",
+    help="untargeted, top:N (the N likeliest), runner_up, least_likely, random, all, or classes such as 3,5.",
 )
 @click.option("--radius", type=float, help="Radius of the ball that is sampled.  [default: 5, released-code: 3]")
 @click.option("--blocks", type=int, default=500, show_default=True, help="Number of block maxima (N_b).")
@@ -144,7 +144,8 @@ def print_scores(scores: Scores) -> None:
     "--tolerance",
     type=float,
     metavar="SHARE",
-    help="Stop early where an interval is this narrow (0.05), and race targets; 0 only races.",
+    help="Stop where an interval is within this share of the score (0.05), and give no more gradients to classes that "
+    "cannot be the nearest; 0 does only the latter.",
 )
 @click.option("--budget", metavar="AMOUNT", help="At most so many gradients (2000000) or so much time (90s, 10m, 2h).")
 @click.option(
@@ -204,7 +205,8 @@ def run_score(
             note(f"resuming {folder}: {kept} of {len(study.subjects) * len(study.settings)} scores are there already")
         if any(pending.values()):
             most = "at most " if config.tolerance is not None or config.budget else ""
-            note(f"to do: {most}{study.estimate(pending, chunk_size=chunk_size, workers=workers)}")
+            cost = study.estimate(pending, chunk_size=chunk_size, workers=workers)
+            note(f"to do: {most}{cost}" + (f"; the budget is {config.budget}" if config.budget else ""))
         began = time.perf_counter()
         try:
             with progress(study.points(pending), "sampling gradients", lines=True) as on_points:
@@ -229,11 +231,12 @@ def _slug(model: str) -> str:
 def show(run: Path, all_targets: bool) -> None:
     """Print the table of RUN again."""
     from cleverscore.run.store import Store
-    from cleverscore.run.study import stored_scores
+    from cleverscore.run.study import describe_run, stored_scores
     from cleverscore.score import Scores
 
     with Store.open(run) as store:
         scores = stored_scores(store)
+        note(describe_run(store))
     if not len(scores):
         note(f"{run} holds no finished input yet")
         return

@@ -97,6 +97,9 @@ def _seconds_per_point(
     blocks = math.ceil(PROBE_ROUNDS * workers * chunk_size / size)
     plain = replace(settings, block_size=size, tolerance=None, budget=None)
     total = settings.blocks * settings.block_size
+    # The first points pay for threads, memory and kernels that later ones find ready.
+    for _ in gather(classifier, [subject], replace(plain, blocks=workers), chunk_size=chunk_size, workers=workers):
+        pass
     while True:
         probe = replace(plain, blocks=blocks)
         began = time.perf_counter()

@@ -18,7 +18,8 @@ from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
 from cleverscore.gradients import margin_gradient_norms
 from cleverscore.maxima import BlockMaxima, Request, default_workers, sample
-from cleverscore.racing import ALL_BLOCKS, BUDGET, EXACT, SCOUTING_BLOCKS, Race
+from cleverscore.racing import SCOUTING_BLOCKS, Race
+from cleverscore.reasons import ALL_BLOCKS, BUDGET, EXACT
 from cleverscore.score import Evidence
 from cleverscore.settings import Settings
 from cleverscore.shortcuts import is_affine, reduced

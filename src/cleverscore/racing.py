@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from cleverscore import tails
 from cleverscore.errors import SettingError
-from cleverscore.score import LOST, capped_ratio
+from cleverscore.reasons import ALL_BLOCKS, AT_RADIUS, EXACT, LOST, NARROW, SCOUTED
+from cleverscore.score import capped_ratio
 from cleverscore.tails import FitOutcome
 
 Array = npt.NDArray[np.float64]
@@ -35,13 +36,6 @@ SCOUTING_BLOCKS = range(2**40, 2**40 + 32)  # blocks of one point each, far from
 # Blocks of about a thousand norms with a light tail reach 7.3 standard deviations above the mean. From 32 norms that
 # number is known to about one; a target stays in the race unless 12 for it and 4 for the best still leave it behind.
 SCOUTED_HIGH, SCOUTED_LOW = 12.0, 4.0
-
-ALL_BLOCKS = "all blocks"
-NARROW = "interval is narrow enough"
-SCOUTED = f"{LOST}, by 32 points"
-AT_RADIUS = "score is the radius"
-EXACT = "constant gradient"
-BUDGET = "budget used up"
 
 
 def looks(blocks: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -13,16 +13,16 @@ import numpy.typing as npt
 
 from cleverscore import tails
 from cleverscore.balls import norm_name
+from cleverscore.reasons import is_lost
+from cleverscore.summaries import race_summary, scores_table, summary
 from cleverscore.tails import FitOutcome, TailFit
 from cleverscore.targets import takes_smallest
-from cleverscore.text import number, table
 
 if TYPE_CHECKING:
     import pandas
 
 Array = npt.NDArray[np.float64]
 
-LOST = "cannot be the smallest"  # the beginning of every reason for which a target is taken out of a race
 COLUMNS = [
     "input",
     "label",
@@ -138,7 +138,7 @@ class Score:
     @property
     def lost(self) -> bool:
         """Whether sampling ended because the target could not have the smallest score."""
-        return self.stopped.startswith(LOST)
+        return is_lost(self.stopped)
 
     @property
     def outcome(self) -> FitOutcome:
@@ -282,6 +282,9 @@ class Scores:
     def __getitem__(self, position: int) -> Score:
         return self.heads[position]
 
+    def __repr__(self) -> str:
+        return f"<Scores of {len(self)} inputs, {len(self.rows)} rows; print() shows the table>"
+
     def __iter__(self) -> Iterator[Score]:
         return iter(self.heads)
 
@@ -311,78 +314,5 @@ class Scores:
         return frame
 
     def __str__(self) -> str:
-        race = race_summary(self)
+        race = race_summary(self.rows)
         return f"{scores_table(self.heads)}\n\n{summary(self.heads)}" + (f"\n{race}" if race else "")
-
-
-def race_summary(scores: Scores) -> str:
-    """How many targets were still in the race at its end, and what took the others out."""
-    raced = [score for score in scores.rows if score.target_kind == "all"]
-    reasons = Counter(score.stopped for score in raced)
-    out = {reason: count for reason, count in reasons.items() if reason.startswith(LOST)}
-    if not out:
-        return ""
-    heads = sum(takes_smallest(score.target_kind) for score in scores.rows)
-    left = len(raced) - sum(out.values())
-    words = ", ".join(f"{count / heads:.4g} out ({reason})" for reason, count in out.items())
-    return f"race: of {len(raced) / heads:.4g} targets per input {left / heads:.4g} ran to the end, {words}"
-
-
-def scores_table(heads: Sequence[Score]) -> str:
-    """One line per input: what was predicted, the nearest class, the score and its interval, the fit."""
-    labelled = any(score.label is not None for score in heads)
-    headers = [
-        "input",
-        *(["label"] if labelled else []),
-        "predicted",
-        "target",
-        "norm",
-        "margin",
-        "score",
-        "95% interval",
-    ]
-    headers += ["K-S p", "fit"]
-    lines = []
-    for score in heads:
-        capped = ">=" if score.capped else ""
-        label = ["-" if score.label is None else f"{score.label}{'' if score.correct else ' *'}"] if labelled else []
-        lines.append(
-            [
-                str(score.input),
-                *label,
-                str(score.predicted),
-                str(score.target),
-                norm_name(score.p),
-                number(score.margin),
-                capped + number(score.value),
-                f"{number(score.low)} .. {number(score.high)}",
-                number(score.ks_pvalue, 2),
-                score.outcome.value,
-            ]
-        )
-    return table(headers, lines)
-
-
-def summary(heads: Sequence[Score]) -> str:
-    """Mean and median per norm, then one sentence of advice for each outcome that is not plain."""
-    lines = []
-    for p in sorted({score.p for score in heads}):
-        values = np.array([score.value for score in heads if score.p == p])
-        known = values[~np.isnan(values)]
-        if len(known):
-            lines.append(
-                f"norm {norm_name(p)}: mean {number(float(known.mean()))}, median {number(float(np.median(known)))}, "
-                f"smallest {number(float(known.min()))} over {len(known)} input{'s' if len(known) > 1 else ''}"
-            )
-        if len(known) < len(values):
-            lines.append(f"norm {norm_name(p)}: no score for {len(values) - len(known)} inputs")
-    wrong = sum(score.correct is False for score in heads)
-    if wrong:
-        lines.append(f"* {wrong} rows are of misclassified inputs, scored for the class that the model predicts")
-    capped = sum(score.capped for score in heads)
-    if capped:
-        lines.append(f">= {capped} scores reached the radius; the network may be more robust: use a larger radius")
-    for outcome, count in Counter(score.outcome for score in heads).items():
-        if outcome is not FitOutcome.OK:
-            lines.append(f"{outcome.value} ({count}): {outcome.advice}")
-    return "\n".join(lines)

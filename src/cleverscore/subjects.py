@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from cleverscore.classifier import Classifier
-from cleverscore.errors import InputError
+from cleverscore.errors import InputError, ModelError
 from cleverscore.targets import TargetsLike, choose
 
 FORWARD_CHUNK = 64
@@ -37,16 +38,20 @@ def prepare(
     seed: int = 0,
 ) -> list[Subject]:
     """Check model and inputs, predict, and choose the targets of each input."""
+    if not isinstance(classifier, Classifier):
+        raise ModelError(
+            f"the model is a {type(classifier).__name__}; wrap it first: cs.Classifier(model, bounds=(0.0, 1.0))"
+        )
     x = classifier.inputs(images)
     ids = _checked_ids(ids, len(x))
-    if labels is not None and len(labels) != len(x):
-        raise InputError(f"there are {len(labels)} labels for {len(x)} inputs")
+    if labels is not None:
+        labels = _checked_labels(labels, len(x))
     probe = classifier.check(x)
     if labels is not None:
         for input_id, label in zip(ids, labels, strict=True):
-            if not 0 <= int(label) < probe.num_classes:
+            if not 0 <= label < probe.num_classes:
                 raise InputError(
-                    f"the label of input {input_id} is {int(label)}; the model has classes 0 to {probe.num_classes - 1}"
+                    f"the label of input {input_id} is {label}; the model has classes 0 to {probe.num_classes - 1}"
                 )
     with torch.no_grad():
         # Margins of float32 logits are formed in double, so that adding a constant to all logits costs nothing more.
@@ -60,13 +65,24 @@ def prepare(
         Subject(
             x=x[i],
             input_id=ids[i],
-            label=None if labels is None else int(labels[i]),
+            label=None if labels is None else labels[i],
             predicted=predicted[i],
             targets=chosen[i],
             margins=tuple(float(logits[i, predicted[i]] - logits[i, j]) for j in chosen[i]),
         )
         for i in range(len(x))
     ]
+
+
+def _checked_labels(labels: Sequence[int], count: int) -> list[int]:
+    array = np.asarray(labels)
+    if array.shape != (count,):
+        if array.ndim == 1:
+            raise InputError(f"there are {len(array)} labels for {count} inputs")
+        raise InputError(f"labels have shape {array.shape}; give one class number per input, not one-hot rows")
+    if not np.issubdtype(array.dtype, np.integer):
+        raise InputError(f"labels are of type {array.dtype}; give whole numbers")
+    return [int(label) for label in array]
 
 
 def _checked_ids(ids: Sequence[int] | None, count: int) -> list[int]:

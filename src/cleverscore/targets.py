@@ -80,6 +80,8 @@ def _random(ranked: list[int], seed: int, input_id: int) -> int:
 
 def _given(logits: torch.Tensor, targets: Sequence[Sequence[int]], ids: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     num_classes = logits.shape[1]
+    if not isinstance(targets, Sequence):
+        raise TargetError(f"targets={targets!r}: give a name, or one list of classes per input such as [[3], [5, 7]]")
     if len(targets) != len(logits):
         raise TargetError(
             f"targets has {len(targets)} lists for {len(logits)} inputs; give one list of classes per input"

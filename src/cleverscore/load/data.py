@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from cleverscore.errors import InputError, LoadError
+from cleverscore.errors import CleverWarning, InputError, LoadError
 from cleverscore.zoo import shipped
 
 FORMS = "zoo:NAME or file.npz with arrays x and y"
@@ -44,6 +45,7 @@ def _npz(path: Path) -> tuple[Images, Labels | None]:
         raise LoadError(f"'{path}' cannot be read as an npz file: {error}") from error
     if x.dtype == np.uint8:
         x = x.astype(np.float32) / 255.0
+        warnings.warn(f"'{path}' holds bytes; they are read as 0 to 1 (divided by 255)", CleverWarning, stacklevel=3)
     if not np.issubdtype(x.dtype, np.floating):
         raise InputError(
             f"array 'x' of '{path}' is of type {x.dtype}; store floats, or bytes (0 to 255, read as 0 to 1)"

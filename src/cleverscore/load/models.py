@@ -69,6 +69,8 @@ def _factory(module_name: str, rest: str, options: dict[str, Any]) -> Classifier
         raise LoadError(f"'{name}' failed to build a model: {type(error).__name__}: {error}") from error
     if weights is not None:
         _fill(model, Path(weights), name)
+    if isinstance(model, torch.nn.Module) and model is not factory:
+        model.eval()  # a new module is in training mode, and nobody could have changed that
     if isinstance(model, Classifier):
         if _given(options):
             raise LoadError(f"'{name}' gives a Classifier, which carries its own {', '.join(_given(options))}")

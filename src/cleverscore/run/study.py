@@ -49,6 +49,12 @@ class StudyConfig:
     inputs: str = "all"
     skip_misclassified: bool = False
 
+    @classmethod
+    def stored(cls, store: Store) -> StudyConfig:
+        """The config that a run was made with."""
+        config = store.meta["config"]
+        return cls(**{**config, "norms": tuple(config["norms"])})
+
     def settings(self, norm: str) -> Settings:
         """The settings of one norm."""
         return Settings(
@@ -136,7 +142,8 @@ class Study:
             for suffix in ("", "-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
         if not path.exists():
-            return Store.create(folder, {"config": asdict(self.config), "versions": versions()})
+            meta = {"config": asdict(self.config), "used": self._used(), "versions": versions()}
+            return Store.create(folder, meta)
         store = Store.open(folder)
         before, now = store.meta["config"], json.loads(json.dumps(asdict(self.config)))
         changed = [f"{key}: {before.get(key)!r} then, {now[key]!r} now" for key in now if before.get(key) != now[key]]
@@ -147,6 +154,21 @@ class Study:
                 "start over"
             )
         return store
+
+    def _used(self) -> dict[str, Any]:
+        """Values that the config leaves to the model or the method."""
+        one = next(iter(self.settings.values()))
+        constants = {
+            name: None if values is None else values.tolist()
+            for name, values in (("mean", self.classifier.mean), ("std", self.classifier.std))
+        }
+        return {
+            "radius": one.radius,
+            "inside": one.ball.inside,
+            "bounds": self.classifier.bounds,
+            "outputs": self.classifier.outputs,
+            **constants,
+        }
 
     def pending(self, store: Store) -> dict[str, list[Subject]]:
         """Inputs not yet stored, per norm."""
@@ -195,9 +217,20 @@ class Study:
                     store.append(norm, item)
 
 
+def describe_run(store: Store) -> str:
+    """One line: what the run is of."""
+    config = StudyConfig.stored(store)
+    norms = ", ".join(f"l{norm_name(parse_norm(norm))}" for norm in config.norms)
+    rule = config.settings(config.norms[0])
+    return (
+        f"{config.model} on {config.data}: {norms}, {config.targets}, method {config.method}, radius {rule.radius:g}, "
+        f"{config.blocks} blocks of {config.block_size}, seed {config.seed}"
+    )
+
+
 def stored_scores(store: Store) -> Scores:
     """The scores of a run, derived from its maxima, all norms together."""
-    config = StudyConfig(**{**store.meta["config"], "norms": tuple(store.meta["config"]["norms"])})
+    config = StudyConfig.stored(store)
     rows: list[Score] = []
     heads: list[Score] = []
     for norm in config.norms:

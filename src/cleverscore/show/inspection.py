@@ -28,7 +28,7 @@ def describe(classifier: Classifier, data: tuple[Any, Any] | None) -> str:
         "box": "none" if classifier.bounds is None else f"{classifier.bounds[0]:g} to {classifier.bounds[1]:g}",
         "preprocessing": _preprocessing(classifier),
         "layers": ", ".join(f"{count} {name}" for name, count in layers.most_common()),
-        "norm layers": str(sum(isinstance(module, NORM_LAYERS) for module in classifier.module.modules())),
+        "normalisation": f"{sum(isinstance(module, NORM_LAYERS) for module in classifier.module.modules())} layers",
     }
     if data is not None or shape is not None:
         x = classifier.inputs(data[0]) if data is not None else _samples(classifier, shape or ())
@@ -41,7 +41,7 @@ def describe(classifier: Classifier, data: tuple[Any, Any] | None) -> str:
             lines["accuracy"] = f"{np.mean(predicted == data[1]):.2%} of {len(predicted)} inputs"
         if data is not None:
             cost = estimate(classifier, x[:1])
-            lines["paper's score"] = f"{cost}, per input and norm"
+            lines["500 x 1024 points"] = f"{cost}, per input and norm"
     width = max(map(len, lines))
     return "\n".join(f"{name.rjust(width)}  {value}" for name, value in lines.items())
 

@@ -13,11 +13,13 @@ import numpy as np
 from scipy import stats
 
 from cleverscore.balls import dual_exponent, norm_name
-from cleverscore.errors import MissingExtraError
+from cleverscore.errors import InputError, MissingExtraError
 from cleverscore.score import Score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+__all__ = ["bars", "tail"]
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 
@@ -50,6 +52,8 @@ def tail(score: Score, axes: Axes | None = None) -> Axes:
 
     The paper's figure of fitted densities, for one input and target.
     """
+    if not isinstance(score, Score):
+        raise InputError(f"tail() draws one Score, not a {type(score).__name__}; take one input's: scores[0]")
     axes = _axes(axes)
     maxima = score.maxima[np.isfinite(score.maxima)]
     axes.hist(maxima, bins="auto", density=True, color=BLUE, alpha=0.45, label=f"{len(maxima)} block maxima")
@@ -66,7 +70,7 @@ def tail(score: Score, axes: Axes | None = None) -> Axes:
     axes.set_title(
         f"input {score.input}: class {score.predicted} against {score.target}, score {score.value:.4g}", fontsize=10
     )
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(fontsize=8, framealpha=0.9, edgecolor="none")
     return axes
 
 
@@ -82,8 +86,8 @@ def bars(heads: Sequence[Score], axes: Axes | None = None) -> Axes:
     ]
     axes.bar(places, values, color=BLUE, alpha=0.75)
     axes.errorbar(places, values, yerr=reach, fmt="none", ecolor=GREY, capsize=3, linewidth=1)
-    axes.set_xticks(places, [f"{score.input}\n{score.predicted}→{score.target}" for score in ordered], fontsize=8)
-    axes.set_xlabel("input, and predicted class → nearest class")
+    axes.set_xticks(places, [f"#{score.input}\n{score.predicted}→{score.target}" for score in ordered], fontsize=8)
+    axes.set_xlabel("#input, and predicted class → nearest class")
     norms = ", ".join(rf"$\ell_{{{_tex(p)}}}$" for p in sorted({score.p for score in heads}))
     axes.set_ylabel(f"CLEVER score, {norms}")
     return axes

@@ -1,0 +1,16 @@
+"""Why sampling ended for a target: the values of the column `stopped`."""
+
+from __future__ import annotations
+
+ALL_BLOCKS = "all blocks"
+NARROW = "interval is narrow enough"
+AT_RADIUS = "score is the radius"
+EXACT = "constant gradient"
+BUDGET = "budget used up"
+LOST = "cannot be the smallest"
+SCOUTED = f"{LOST}, by 32 points"
+
+
+def is_lost(reason: str) -> bool:
+    """Whether a target was taken out of a race."""
+    return reason.startswith(LOST)

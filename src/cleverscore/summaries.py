@@ -1,0 +1,108 @@
+"""Scores in words: the table, and what a reader should know before relying on it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cleverscore.balls import norm_name
+from cleverscore.reasons import BUDGET, is_lost
+from cleverscore.tails import FitOutcome
+from cleverscore.targets import takes_smallest
+from cleverscore.text import number, table
+
+if TYPE_CHECKING:
+    from cleverscore.score import Score
+
+POOR_FIT = 0.05  # the paper's level for its K-S test
+
+
+def race_summary(rows: Sequence[Score]) -> str:
+    """How many targets were still in the race at its end, and what took the others out."""
+    raced = [score for score in rows if score.target_kind == "all"]
+    reasons = Counter(score.stopped for score in raced)
+    out = {reason: count for reason, count in reasons.items() if is_lost(reason)}
+    if not out:
+        return ""
+    heads = sum(takes_smallest(score.target_kind) for score in rows)
+    left = len(raced) - sum(out.values())
+    words = ", ".join(f"{count / heads:.3g} out ({reason})" for reason, count in out.items())
+    return f"race: of {len(raced) / heads:.3g} targets per input, {left / heads:.3g} stayed in, {words}"
+
+
+def scores_table(heads: Sequence[Score]) -> str:
+    """One line per input: what was predicted, the nearest class, the score and its interval, the fit."""
+    labelled = any(score.label is not None for score in heads)
+    headers = [
+        "input",
+        *(["label"] if labelled else []),
+        "predicted",
+        "target",
+        "norm",
+        "margin",
+        "score",
+        "95% interval",
+    ]
+    headers += ["K-S p", "fit"]
+    lines = []
+    for score in heads:
+        capped = ">=" if score.capped else ""
+        label = ["-" if score.label is None else f"{score.label}{'' if score.correct else ' *'}"] if labelled else []
+        lines.append(
+            [
+                str(score.input),
+                *label,
+                str(score.predicted),
+                str(score.target),
+                norm_name(score.p),
+                number(score.margin),
+                capped + number(score.value),
+                f"{number(score.low)} .. {number(score.high)}",
+                number(score.ks_pvalue, 2),
+                score.outcome.value,
+            ]
+        )
+    return table(headers, lines)
+
+
+def summary(heads: Sequence[Score]) -> str:
+    """Mean and median per norm, then one sentence of advice for each outcome that is not plain."""
+    lines = []
+    for p in sorted({score.p for score in heads}):
+        values = np.array([score.value for score in heads if score.p == p])
+        known = values[~np.isnan(values)]
+        if len(known):
+            lines.append(
+                f"norm {norm_name(p)}: mean {number(float(known.mean()))}, median {number(float(np.median(known)))}, "
+                f"smallest {number(float(known.min()))} over {len(known)} input{'s' if len(known) > 1 else ''}"
+            )
+        if len(known) < len(values):
+            lines.append(f"norm {norm_name(p)}: no score for {len(values) - len(known)} inputs")
+    wrong = sum(score.correct is False for score in heads)
+    if wrong:
+        lines.append(f"* {wrong} rows are of misclassified inputs, scored for the class that the model predicts")
+    capped = sum(score.capped for score in heads)
+    if capped:
+        lines.append(f">= {capped} scores reached the radius; the network may be more robust: use a larger radius")
+    open_ended = sum(score.low == 0.0 < score.value for score in heads)
+    if open_ended:
+        lines.append(
+            f"interval from 0 ({open_ended}): for the target or one of its rivals the blocks show no upper end-point "
+            "of the gradient norm; more or larger blocks, or tolerance=0, which leaves out rivals far behind, narrow it"
+        )
+    rejected = sum(score.ks_pvalue < POOR_FIT for score in heads)
+    if rejected:
+        lines.append(
+            f"K-S p below {POOR_FIT:g} ({rejected}): the fitted law does not describe these maxima; do not rely on the "
+            "score or its interval"
+        )
+    short = sum(score.stopped == BUDGET for score in heads)
+    if short:
+        lines.append(f"budget: it ended before all blocks were drawn for {short} of {len(heads)} scores")
+    for outcome, count in Counter(score.outcome for score in heads).items():
+        if outcome is not FitOutcome.OK:
+            lines.append(f"{outcome.value} ({count}): {outcome.advice}")
+    return "\n".join(lines)
