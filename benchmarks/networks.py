@@ -67,9 +67,9 @@ class Measured:
 
 
 NETWORKS = {
-    "MLP 784-1024-10": Measured(networks.mnist_mlp, (1, 28, 28), 8192, 2048),
-    "MNIST CNN": Measured(networks.mnist_cnn, (1, 28, 28), 1024, 512),
-    "CIFAR CNN": Measured(lambda: networks.cnn(3, 32, widths=(64, 128), dense=256), (3, 32, 32), 512, 256),
-    "MobileNet-v1": Measured(mobilenet_v1, (3, 224, 224), 80, 0),
-    "ResNet-50": Measured(resnet50, (3, 224, 224), 40, 0),
+    "MLP 784-1024-10": Measured(networks.mnist_mlp, (1, 28, 28), 32768, 8192),
+    "MNIST CNN": Measured(networks.mnist_cnn, (1, 28, 28), 4096, 1024),
+    "CIFAR CNN": Measured(lambda: networks.cnn(3, 32, widths=(64, 128), dense=256), (3, 32, 32), 2048, 512),
+    "MobileNet-v1": Measured(mobilenet_v1, (3, 224, 224), 160, 0),
+    "ResNet-50": Measured(resnet50, (3, 224, 224), 48, 0),
 }

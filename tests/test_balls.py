@@ -87,6 +87,12 @@ def test_a_short_draw_is_the_beginning_of_a_long_one(p: float) -> None:
     assert torch.equal(ball.offsets(count=3, **where), ball.offsets(count=64, **where)[:3])
 
 
+def test_neighbouring_large_seeds_differ() -> None:
+    where = {"dim": 5, "count": 4, "input_id": 2, "block": 3, "tile": 0}
+    ball = LpBall(2.0, 1.0)
+    assert not torch.equal(ball.offsets(seed=2**64 - 1, **where), ball.offsets(seed=2**64 - 2, **where))
+
+
 @pytest.mark.parametrize("change", [{"seed": 2}, {"input_id": 3}, {"block": 4}, {"tile": 1}])
 def test_every_part_of_the_key_matters(change: dict[str, int]) -> None:
     where = {"dim": 7, "count": 4, "seed": 1, "input_id": 2, "block": 3, "tile": 0}

@@ -6,6 +6,7 @@ from torch import nn
 
 import cleverscore as cs
 from cleverscore.gradients import margin_gradient_norms
+from cleverscore.thin import ThinConv2d
 from cleverscore.tuning import tuned
 
 
@@ -56,6 +57,28 @@ def norm_layers(classifier: cs.Classifier) -> int:
 
 
 X = torch.rand(6, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(1, 4, 3),
+        nn.Conv2d(1, 4, 5, stride=2, padding=2),
+        nn.Conv2d(1, 3, (3, 2), stride=(1, 2), padding=(0, 1), bias=False),
+        nn.Conv2d(1, 4, 3, padding="same"),
+        nn.Conv2d(1, 4, 3, dilation=2),
+    ],
+)
+def test_one_channel_convolutions_stay_the_same(layer: nn.Conv2d) -> None:
+    torch.manual_seed(1)
+    x = torch.rand(6, 1, 11, 12)
+    plain = cs.Classifier(nn.Sequential(layer, nn.ReLU(), nn.Flatten(), nn.Linear(layer(x)[0].numel(), 4)))
+    fast = tuned(plain, x)
+    thin = any(isinstance(part, ThinConv2d) for part in fast.module.modules())
+    assert thin == (layer.dilation == (1, 1) and layer.padding != "same")
+    arguments = {"predicted": 0, "targets": (1, 2), "q": 1.0}
+    expected = margin_gradient_norms(plain, x, **arguments)
+    assert torch.allclose(margin_gradient_norms(fast, x, **arguments), expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("model", "left"), [(with_batch_norm(), 0), (Shared().eval(), 1), (Branching().eval(), 1)])

@@ -55,10 +55,10 @@ def default_chunk_size(classifier: Classifier, x: torch.Tensor, *, workers: int)
         fitting = int(free * MEMORY_SHARE) // (2 * need.total)
     else:
         fitting = min(LARGEST_TENSOR // need.largest, CPU_MEMORY // (2 * need.total * workers))
-    # Whole tiles, so that no item of work ends in a small rest.
+    # Whole tiles or even parts of one, so that no item of work ends in a small rest.
     tile = tile_points(x.numel())
-    fitting = fitting if fitting < tile else fitting - fitting % tile
-    return max(1, min(LARGEST_CHUNK, fitting))
+    fitting = min(LARGEST_CHUNK, max(1, fitting))
+    return fitting - fitting % tile if fitting >= tile else 1 << (fitting.bit_length() - 1)
 
 
 def checked_chunk_size(chunk_size: int) -> int:

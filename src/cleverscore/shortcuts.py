@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from cleverscore.balls import SECOND_STREAM, LpBall
+from cleverscore.balls import SECOND_STREAM, Draw, LpBall
 from cleverscore.classifier import Classifier
 from cleverscore.subjects import Subject
 
@@ -64,14 +64,14 @@ class ProjectedBall(LpBall):
 
     hidden: int = 0
 
-    def offsets(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> torch.Tensor:
-        """Offsets (count, dim), float32, in the subspace."""
+    def draw(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> Draw:
+        """The first `count` points of a tile, around 0, in the subspace."""
         stream = self._stream(seed, input_id, block, tile)
         second = self._stream(seed, input_id, block, tile, SECOND_STREAM)
         normal = stream.standard_normal((count, dim), dtype=np.float32)
         rest = second.chisquare(self.hidden, (count, 1)) + 2.0 * second.standard_exponential((count, 1))
         total = np.square(normal, dtype=np.float64).sum(1, keepdims=True) + rest
-        return torch.from_numpy(normal).mul_(torch.from_numpy(self.radius / np.sqrt(total)).float())
+        return Draw(torch.from_numpy(normal), torch.from_numpy((self.radius / np.sqrt(total)).astype(np.float32)))
 
 
 def reduced(classifier: Classifier, subjects: list[Subject], ball: LpBall) -> tuple[Classifier, list[Subject], LpBall]:

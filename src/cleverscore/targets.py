@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
+from cleverscore.balls import philox
 from cleverscore.errors import SettingError, TargetError
 
 NAMES = ("untargeted", "all", "runner_up", "least_likely", "random")
@@ -74,7 +74,7 @@ def choose(
 
 def _random(ranked: list[int], seed: int, input_id: int) -> int:
     candidates = sorted(ranked[2:-1] if len(ranked) > 3 else ranked[1:])
-    stream = np.random.Generator(np.random.Philox(key=[seed, TARGET_STREAM], counter=[0, 0, 0, input_id]))
+    stream = philox((seed, TARGET_STREAM), (0, 0, 0, input_id))
     return candidates[int(stream.integers(len(candidates)))]
 
 

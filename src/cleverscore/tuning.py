@@ -1,6 +1,6 @@
-"""The same function, faster: channels-last convolutions and batch normalisation folded into them.
+"""The same function, faster: batch normalisation folded into layers, channels-last and one-channel convolutions.
 
-Both change nothing but rounding, and that is checked on the user's own inputs; a network that cannot be traced, or
+They change nothing but rounding, and that is checked on the user's own inputs; a network that cannot be traced, or
 whose outputs would change, is left as it is.
 """
 
@@ -13,6 +13,7 @@ from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from cleverscore.classifier import Classifier
+from cleverscore.thin import is_thin, thinned
 
 CHECKED_INPUTS = 8
 # Relative to the largest logit. Float32 networks of ImageNet size differ by 1e-6 to 1e-5 between memory formats.
@@ -29,7 +30,12 @@ _FUSE = {
 def tuned(classifier: Classifier, x: torch.Tensor) -> Classifier:
     """A classifier with the same logits whose gradients are cheaper, checked on inputs `x` (n, *input_shape)."""
     module = classifier.module
-    for change in (_fold_batch_norm, _channels_last) if x.ndim == 4 else (_fold_batch_norm,):
+    changes = [_fold_batch_norm]
+    if x.ndim == 4:
+        changes += [_channels_last]
+    if classifier.device.type == "cpu":
+        changes += [_thin]
+    for change in changes:
         changed = change(module)
         if changed is not None and _same(classifier, changed, x[:CHECKED_INPUTS]):
             module = changed
@@ -58,6 +64,15 @@ def _channels_last(module: nn.Module) -> nn.Module | None:
     try:
         return copy.deepcopy(module).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
     except Exception:  # modules that cannot be copied keep their format
+        return None
+
+
+def _thin(module: nn.Module) -> nn.Module | None:
+    if not any(is_thin(layer) for layer in module.modules()):
+        return None
+    try:
+        return thinned(copy.deepcopy(module))
+    except Exception:  # modules that cannot be copied keep their layers
         return None
 
 
