@@ -36,7 +36,7 @@ from cleverscore.settings import Settings
 from cleverscore.subjects import Subject, prepare
 from cleverscore.tuning import tuned
 
-BLOCK = 64
+BLOCK = 1024
 
 
 def classifier_of(network: Measured) -> cs.Classifier:
