@@ -16,9 +16,9 @@ from cleverscore.classifier import Classifier
 from cleverscore.thin import is_thin, thinned
 
 CHECKED_INPUTS = 8
-# Relative to the largest logit and the largest gradient. Rounding differs by 1e-6 to 1e-4 between memory formats on
-# float32 networks of ImageNet size; a wrong change differs by far more.
-TOLERANCE = 1e-3
+# Relative change of logits and gradients. Rounding moves logits by about 1e-7; where it flips a ReLU that is nearly at
+# zero it moves gradients by 1e-3 on networks of ImageNet size, as it does between any two libraries.
+TOLERANCES = (1e-4, 1e-2)
 
 _FUSE = {
     (nn.Conv1d, nn.BatchNorm1d): fuse_conv_bn_eval,
@@ -54,7 +54,10 @@ def _same(classifier: Classifier, module: nn.Module, x: torch.Tensor) -> bool:
         before, after = (_logits_and_gradient(each, x) for each in (classifier, other))
     except Exception:  # a layer that refuses the change: keep the model as it was
         return False
-    return all(bool((b - a).abs().amax() <= TOLERANCE * a.abs().amax()) for a, b in zip(before, after, strict=True))
+    return all(
+        float((b - a).norm()) <= tolerance * float(a.norm())
+        for a, b, tolerance in zip(before, after, TOLERANCES, strict=True)
+    )
 
 
 def _logits_and_gradient(classifier: Classifier, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
