@@ -143,12 +143,14 @@ class LpBall:
         block: int,
         tile: int,
         bounds: tuple[float, float] | None = None,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Points (count, *x.shape) around one input `x`, on its device and in its precision."""
+        """Points (count, *x.shape) around one input `x`, on its device and in its precision; written to `out` if given."""
         drawn = self.draw(dim=x.numel(), count=count, seed=seed, input_id=input_id, block=block, tile=tile)
         base, scale = (part.to(x.device, x.dtype, non_blocking=True) for part in (drawn.base, drawn.scale))
         # One pass over memory: center + base * scale.
-        points = torch.addcmul(x.flatten() + drawn.shift, base, scale).reshape(count, *x.shape)
+        flat = None if out is None else out.view(count, -1)
+        points = torch.addcmul(x.flatten() + drawn.shift, base, scale, out=flat).reshape(count, *x.shape)
         if self.inside == "clip":
             if bounds is None:
                 raise SettingError("inside='clip' needs the input box; give the classifier bounds=(low, high)")

@@ -118,20 +118,19 @@ def _compute(
 ) -> tuple[dict[int, Array], float]:
     """Largest norm per target in each block of an item."""
     began = time.perf_counter()
-    points = torch.cat(
-        [
-            request.ball.points(
-                request.x,
-                count=piece.count,
-                seed=request.seed,
-                input_id=request.input_id,
-                block=piece.block,
-                tile=piece.tile,
-                bounds=classifier.bounds,
-            )
-            for piece in item
-        ]
-    )
+    sizes = [piece.count for piece in item]
+    points = torch.empty(sum(sizes), *request.x.shape, device=request.x.device, dtype=request.x.dtype)
+    for piece, place in zip(item, torch.split(points, sizes), strict=True):
+        request.ball.points(
+            request.x,
+            count=piece.count,
+            seed=request.seed,
+            input_id=request.input_id,
+            block=piece.block,
+            tile=piece.tile,
+            bounds=classifier.bounds,
+            out=place,
+        )
     norms = torch.cat(
         [
             margin_gradient_norms(
@@ -141,7 +140,7 @@ def _compute(
         ]
     )
     largest: dict[int, Array] = {}
-    parts = torch.split(norms, [piece.count for piece in item])
+    parts = torch.split(norms, sizes)
     for piece, part in zip(item, parts, strict=True):
         values = part.amax(0).double().cpu().numpy()
         # np.maximum keeps NaN, so a broken gradient is never hidden by a sound one.
