@@ -39,8 +39,12 @@ format: $(DEV)  ## rewrite files in the project's style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(DEV)  ## measure accuracy and speed side by side (minutes)
-	$(BIN)/python -m benchmarks.tails
+bench: $(DEV)  ## measure accuracy and speed side by side with peers (about an hour)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev,bench]'
+	$(BIN)/python -m benchmarks.tails --networks
+	$(BIN)/python -m benchmarks.speed
+	$(BIN)/python -m benchmarks.racing
+	$(BIN)/python -m benchmarks.many_classes
 
 paper: $(READY)  ## tables and figures of the paper
 	@echo "not there yet: the scripts of the paper's tables and figures are still to come"; exit 1

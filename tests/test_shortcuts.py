@@ -86,7 +86,7 @@ def test_many_classes_are_scouted_first() -> None:
     assert all(score.gradients < 30 * one_target for score in raced)
     scouted = [row for row in raced.rows if row.stopped == reasons.SCOUTED]
     assert len(scouted) > 200
-    assert all(row.block_size == 1 and len(row.maxima) == 32 for row in scouted)
+    assert all(row.block_size == 1 and len(row.maxima) == 32 for row in scouted)  # 4 * 64 * 32 // 199 = 41 > 32
     assert "of 199 targets per input" in str(raced)
 
 

@@ -145,7 +145,7 @@ class LpBall:
         bounds: tuple[float, float] | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Points (count, *x.shape) around one input `x`, on its device and in its precision; written to `out` if given."""
+        """Points (count, *x.shape) around one input `x`, on its device and in its precision, in `out` if given."""
         drawn = self.draw(dim=x.numel(), count=count, seed=seed, input_id=input_id, block=block, tile=tile)
         base, scale = (part.to(x.device, x.dtype, non_blocking=True) for part in (drawn.base, drawn.scale))
         # One pass over memory: center + base * scale.

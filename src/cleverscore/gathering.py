@@ -18,7 +18,7 @@ from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
 from cleverscore.gradients import margin_gradient_norms
 from cleverscore.maxima import BlockMaxima, Request, default_workers, sample
-from cleverscore.racing import SCOUTING_BLOCKS, Race
+from cleverscore.racing import Race
 from cleverscore.reasons import ALL_BLOCKS, BUDGET, EXACT
 from cleverscore.score import Evidence
 from cleverscore.settings import Settings
@@ -163,7 +163,7 @@ class _Plan:
     def _scout(self, races: dict[int, Race], seconds: dict[int, float], purse: Budget) -> None:
         """A few points for races with many targets, so that blocks are drawn for the promising ones only."""
         many = [i for i, race in races.items() if race.needs_scouting]
-        requests = [self.request(i, races[i].targets, SCOUTING_BLOCKS, 1) for i in many]
+        requests = [self.request(i, races[i].targets, races[i].scouting_blocks, 1) for i in many]
         with purse.paying(sum(len(r.targets) * len(r.blocks) for r in requests)):
             for position, maxima in self.draw(requests):
                 races[many[position]].scout(maxima.values)

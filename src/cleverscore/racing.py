@@ -32,7 +32,9 @@ HALVES_SEED = 0x68616C76
 
 # With more targets than this, single points are looked at before blocks are drawn.
 SCOUTED_ABOVE = 32
-SCOUTING_BLOCKS = range(2**40, 2**40 + 32)  # blocks of one point each, far from the numbers of real blocks
+SCOUTING_START = 2**40  # scouting blocks are of one point each, far from the numbers of real blocks
+MOST_SCOUTS, LEAST_SCOUTS = 32, 8
+SCOUTING_SHARE = 4  # scouting costs at most about as much as this many targets with all their blocks
 # Blocks of about a thousand norms with a light tail reach 7.3 standard deviations above the mean. From 32 norms that
 # number is known to about one; a target stays in the race unless 12 for it and 4 for the best still leave it behind.
 SCOUTED_HIGH, SCOUTED_LOW = 12.0, 4.0
@@ -112,6 +114,12 @@ class Race:
     def needs_scouting(self) -> bool:
         """Whether there are so many targets that a few points should thin them out first."""
         return self.stopping.race and len(self.targets) > SCOUTED_ABOVE and not any(map(len, self.maxima))
+
+    @property
+    def scouting_blocks(self) -> range:
+        """Blocks of one point with which targets are thinned out: 32 of them, fewer where real blocks are few and small."""
+        affordable = SCOUTING_SHARE * self.looks[-1] * self.block_sizes[0] // len(self.targets)
+        return range(SCOUTING_START, SCOUTING_START + min(MOST_SCOUTS, max(LEAST_SCOUTS, affordable)))
 
     def scout(self, norms: Array) -> None:
         """Take single norms (targets, points); targets far behind keep them and get no blocks.

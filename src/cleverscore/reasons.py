@@ -8,7 +8,7 @@ AT_RADIUS = "score is the radius"
 EXACT = "constant gradient"
 BUDGET = "budget used up"
 LOST = "cannot be the smallest"
-SCOUTED = f"{LOST}, by 32 points"
+SCOUTED = f"{LOST}, by a few points"
 
 
 def is_lost(reason: str) -> bool:
