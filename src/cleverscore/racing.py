@@ -117,7 +117,7 @@ class Race:
 
     @property
     def scouting_blocks(self) -> range:
-        """Blocks of one point with which targets are thinned out: 32 of them, fewer where real blocks are few and small."""
+        """Blocks of one point that thin targets out: 32 of them, fewer where real blocks are few and small."""
         affordable = SCOUTING_SHARE * self.looks[-1] * self.block_sizes[0] // len(self.targets)
         return range(SCOUTING_START, SCOUTING_START + min(MOST_SCOUTS, max(LEAST_SCOUTS, affordable)))
 
