@@ -187,32 +187,30 @@ def _words(stream: np.random.Generator, count: int, width: int) -> torch.Tensor:
     return torch.from_numpy(raw.view(np.int32))[:total].reshape(count, width).bitwise_and(0xFFFFFF)
 
 
+def _symmetric(words: torch.Tensor) -> torch.Tensor:
+    """Uniform numbers (2w + 1) / 2^24 - 1: within (-1, 1), symmetric, never 0; exact in float32."""
+    return words.float().mul_(2.0 * WORD).add_(WORD - 1.0)
+
+
+def _exponential(words: torch.Tensor) -> torch.Tensor:
+    """Standard exponential variates; (w + 1) / 2^24 lies in (0, 1], so the logarithm is finite."""
+    return words.float().add_(1.0).mul_(WORD).log_().neg_()
+
+
 def _gaussian(stream: np.random.Generator, count: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Normal variates g by Box-Muller, and (|g|^2 + 2 Z)^(-1/2): their product is uniform in the unit l2 ball."""
-    half = (dim + 1) // 2
-    words = _words(stream, count, 2 * half + 1)
-    # (w + 1) / 2^24 lies in (0, 1], so the logarithm is finite.
-    length = words[:, :half].float().add_(1.0).mul_(WORD).log_().mul_(-2.0).sqrt_()
-    angle = words[:, half : 2 * half].float().mul_(2.0 * math.pi * WORD)
-    normal = torch.empty(count, 2 * half)
-    torch.mul(length, angle.cos(), out=normal[:, :half])
-    torch.mul(length, angle.sin_(), out=normal[:, half:])
-    if dim < 2 * half:
-        normal = normal[:, :dim].contiguous()
-    twice_z = words[:, -1:].float().add_(1.0).mul_(WORD).log_().mul_(-2.0)
+    """Normal variates g of variance 1/2, and (|g|^2 + Z)^(-1/2): their product is uniform in the unit l2 ball."""
+    words = _words(stream, count, dim + 1)
+    normal = _symmetric(words[:, :dim]).erfinv_()  # the inverse of the normal distribution, up to a factor
     squares = torch.linalg.vector_norm(normal, dim=1, keepdim=True).square_()
-    return normal, twice_z.add_(squares).rsqrt_()
+    return normal, _exponential(words[:, dim:]).add_(squares).rsqrt_()
 
 
 def _laplace(stream: np.random.Generator, count: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Laplace variates g, and 1 / (|g|_1 + Z): their product is uniform in the unit l1 ball."""
     words = _words(stream, count, dim + 1)
-    # One number gives magnitude and sign: s = (2w + 1) / 2^24 - 1 lies in (-1, 1) and is never 0, and -log|s| is
-    # exponential whatever the sign.
-    signed = words[:, :dim].float().mul_(2.0 * WORD).add_(WORD - 1.0)
+    signed = _symmetric(words[:, :dim])  # one number gives the sign and, by -log|s|, an exponential magnitude
     magnitude = signed.abs().log_().neg_()
-    z = words[:, dim:].float().add_(1.0).mul_(WORD).log_().neg_()
-    total = z.add_(magnitude.sum(1, keepdim=True))
+    total = _exponential(words[:, dim:]).add_(magnitude.sum(1, keepdim=True))
     return torch.copysign(magnitude, signed, out=magnitude), total.reciprocal_()
 
 
