@@ -65,8 +65,10 @@ def default_chunk_size(classifier: Classifier, x: torch.Tensor, *, workers: int)
     return fitting - fitting % tile if fitting >= tile else 1 << (fitting.bit_length() - 1)
 
 
-def checked_chunk_size(chunk_size: int) -> int:
-    """The size that a user gave."""
+def resolved_chunk_size(classifier: Classifier, x: torch.Tensor, chunk_size: int | None, *, workers: int) -> int:
+    """The size that a user gave, checked, or the default."""
+    if chunk_size is None:
+        return default_chunk_size(classifier, x, workers=workers)
     if int(chunk_size) != chunk_size or chunk_size < 1:
         raise SettingError(f"chunk_size={chunk_size}: give a whole number of points, at least 1")
     return int(chunk_size)

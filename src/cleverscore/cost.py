@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cleverscore.chunks import checked_chunk_size, default_chunk_size, footprint
+from cleverscore.chunks import footprint, resolved_chunk_size
 from cleverscore.classifier import Classifier
 from cleverscore.gathering import checked_workers, gather
 from cleverscore.settings import Settings
@@ -63,30 +63,28 @@ def duration(seconds: float) -> str:
 def estimate_for(
     classifier: Classifier,
     subjects: Sequence[Subject],
-    settings: Sequence[Settings],
+    settings: Settings,
     *,
     chunk_size: int | None = None,
     workers: int | None = None,
 ) -> Estimate:
-    """Cost of scoring all subjects with each of the settings, which differ in their norm."""
+    """Cost of scoring all subjects."""
     workers = checked_workers(classifier, workers)
     one = subjects[0]
-    if chunk_size is None:
-        chunk_size = default_chunk_size(classifier, one.x, workers=workers)
-    chunk_size = checked_chunk_size(chunk_size)
+    chunk_size = resolved_chunk_size(classifier, one.x, chunk_size, workers=workers)
     targets = sum(len(subject.targets) for subject in subjects)
-    points = gradients = 0
-    seconds = 0.0
-    for setting in settings:
-        per_input = 2 if is_affine(classifier) else setting.blocks * setting.block_size
-        points += per_input * len(subjects)
-        gradients += per_input * targets
-        # A point costs a forward pass, a target a backward pass; inputs differ in their number of targets.
-        cost = _seconds_per_point(classifier, one, setting, chunk_size, workers)
-        seconds += cost * per_input * targets / len(one.targets)
+    per_input = 2 if is_affine(classifier) else settings.blocks * settings.block_size
+    # A point costs a forward pass, a target a backward pass; inputs differ in their number of targets.
+    cost = _seconds_per_point(classifier, one, settings, chunk_size, workers)
     need = footprint(classifier, one.x)
-    memory = int(workers * chunk_size * need.total * (1 + BACKWARD_SHARE))
-    return Estimate(seconds, gradients, points, memory, chunk_size, workers)
+    return Estimate(
+        seconds=cost * per_input * targets / len(one.targets),
+        gradients=per_input * targets,
+        points=per_input * len(subjects),
+        memory=int(workers * chunk_size * need.total * (1 + BACKWARD_SHARE)),
+        chunk_size=chunk_size,
+        workers=workers,
+    )
 
 
 def _seconds_per_point(
@@ -132,4 +130,4 @@ def estimate(
     """
     settings = Settings(p=p, targets=targets, blocks=blocks, block_size=block_size, method=method)  # type: ignore[arg-type]
     subjects = prepare(classifier, images, targets=targets)
-    return estimate_for(classifier, subjects, [settings], chunk_size=chunk_size, workers=workers)
+    return estimate_for(classifier, subjects, settings, chunk_size=chunk_size, workers=workers)

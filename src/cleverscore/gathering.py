@@ -13,7 +13,7 @@ import torch
 
 from cleverscore.balls import LpBall
 from cleverscore.budget import Budget
-from cleverscore.chunks import checked_chunk_size, default_chunk_size
+from cleverscore.chunks import resolved_chunk_size
 from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
 from cleverscore.gradients import margin_gradient_norms
@@ -113,9 +113,7 @@ class _Plan:
     ) -> _Plan:
         classifier, subjects, ball = reduced(classifier, list(subjects), settings.ball)
         classifier = tuned(classifier, torch.stack([subject.x for subject in subjects[:CHECKED_INPUTS]]))
-        if chunk_size is None:
-            chunk_size = default_chunk_size(classifier, subjects[0].x, workers=workers)
-        chunk_size = checked_chunk_size(chunk_size)
+        chunk_size = resolved_chunk_size(classifier, subjects[0].x, chunk_size, workers=workers)
         draw = partial(sample, classifier, chunk_size=chunk_size, workers=workers, on_points=on_points)
         return cls(subjects, ball, settings, draw)
 

@@ -95,6 +95,7 @@ class Race:
         self.block_sizes = [block_size for _ in self.targets]
         self.maxima: list[Array] = [np.empty(0) for _ in self.targets]
         self.stopped: list[str] = ["" for _ in self.targets]
+        self._record = math.inf  # smallest score among targets that ended without losing, at earlier looks
 
     @property
     def active(self) -> list[int]:
@@ -161,8 +162,10 @@ class Race:
                 self.stopped[t] = AT_RADIUS
             elif _narrow(values[i], low[i], high[i], self.stopping.tolerance):
                 self.stopped[t] = NARROW
+        finished = [values[i] for i, t in enumerate(active) if self.stopped[t]]
         if self.stopping.race:
             self._drop(active, maxima, values)
+        self._record = min([self._record, *finished])
         if self.drawn >= self.looks[-1]:
             self.stop(ALL_BLOCKS)
 
@@ -171,18 +174,7 @@ class Race:
         if len(self.targets) == 1 or np.isnan(values).any():
             return
         best = int(np.argmin(values))
-        done = [t for t in range(len(self.targets)) if t not in active and self.stopped[t] not in (LOST, SCOUTED)]
-        if done:  # a finished target may hold the record already
-            record = min(
-                float(
-                    capped_ratio(self.margins[[t]], tails.fit(self.maxima[t][None], self.penalty).location, self.limit)[
-                        0
-                    ]
-                )
-                for t in done
-            )
-        else:
-            record = math.inf
+        record = self._record
         # A first look with so few blocks that halves cannot be fit drops nobody.
         half = maxima.shape[1] // 2
         if half < 10:

@@ -187,7 +187,7 @@ class Study:
     ) -> Estimate:
         """What the missing part costs at most."""
         parts = [
-            estimate_for(self.classifier, subjects, [self.settings[norm]], chunk_size=chunk_size, workers=workers)
+            estimate_for(self.classifier, subjects, self.settings[norm], chunk_size=chunk_size, workers=workers)
             for norm, subjects in pending.items()
             if subjects
         ]
