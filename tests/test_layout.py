@@ -60,6 +60,7 @@ ORDER = [
         "racing",
         "subjects",
         "shortcuts",
+        "sketches",
         "settings",
         "gathering",
         "scoring",

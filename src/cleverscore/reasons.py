@@ -9,6 +9,7 @@ EXACT = "constant gradient"
 BUDGET = "budget used up"
 LOST = "cannot be the smallest"
 SCOUTED = f"{LOST}, by a few points"
+SKETCHED = f"{LOST}, by random projections"
 
 
 def is_lost(reason: str) -> bool:
