@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from cleverscore.allocator import kept_pages
 from cleverscore.balls import LpBall, tile_points
 from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
@@ -192,7 +193,7 @@ def sample(
     """
     pending = [_Pending(request) for request in requests]
     flow = _flow(requests, chunk_size)
-    with _pool(workers) as executor:
+    with kept_pages(), _pool(workers) as executor:
         running: dict[Future[tuple[dict[int, Array], float]], tuple[int, list[_Piece]]] = {}
         while True:
             while len(running) < 2 * workers and (upcoming := next(flow, None)) is not None:
