@@ -65,7 +65,7 @@ ORDER = [
         "scoring",
         "cost",
     ),
-    *("zoo", "load", "run", "show", "cli"),
+    *("bounds", "transforms", "zoo", "load", "run", "show", "cli"),
 ]
 
 

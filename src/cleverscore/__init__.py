@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from cleverscore import tails as tails
     from cleverscore.balls import LpBall as LpBall
+    from cleverscore.bounds.second_order import second_order_clever as second_order_clever
     from cleverscore.classifier import Classifier as Classifier
     from cleverscore.cost import Estimate as Estimate
     from cleverscore.cost import estimate as estimate
@@ -39,6 +40,7 @@ _HOMES = {
     "estimate": "cost",
     "load_data": "load.data",
     "load_model": "load.models",
+    "second_order_clever": "bounds.second_order",
 }
 _MODULES = {"plots": "show.plots", "tails": "tails"}
 
