@@ -65,7 +65,7 @@ ORDER = [
         "scoring",
         "cost",
     ),
-    *("bounds", "transforms", "zoo", "load", "run", "show", "cli"),
+    *("transforms", "bounds", "zoo", "load", "run", "show", "cli"),
 ]
 
 

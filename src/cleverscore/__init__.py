@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from cleverscore import tails as tails
+    from cleverscore import transforms as transforms
     from cleverscore.balls import LpBall as LpBall
     from cleverscore.bounds.second_order import second_order_clever as second_order_clever
     from cleverscore.classifier import Classifier as Classifier
@@ -42,7 +43,7 @@ _HOMES = {
     "load_model": "load.models",
     "second_order_clever": "bounds.second_order",
 }
-_MODULES = {"plots": "show.plots", "tails": "tails"}
+_MODULES = {"plots": "show.plots", "tails": "tails", "transforms": "transforms"}
 
 __all__ = [*_HOMES, *_MODULES, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 

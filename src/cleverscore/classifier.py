@@ -31,7 +31,7 @@ class _Instead(torch.autograd.Function):
         return actual.view_as(actual)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         return gradient, None
 
 
@@ -125,9 +125,13 @@ class Classifier:
             )
         for given, what in ((transform, "transform"), (transform_backward, "transform_backward")):
             if given is not None and not callable(given):
-                raise SettingError(f"{what}={given!r}: give a function of input tensors, such as cs.transforms.bit_depth(5)")
+                raise SettingError(
+                    f"{what}={given!r}: give a function of input tensors, such as cs.transforms.bit_depth(5)"
+                )
         if transform is None and transform_backward is not None:
-            raise SettingError("transform_backward is given without transform; a differentiable step belongs in the model")
+            raise SettingError(
+                "transform_backward is given without transform; a differentiable step belongs in the model"
+            )
         self.transform, self.transform_backward = transform, transform_backward
         self.name = name or type(model).__name__
         self.module = _frozen(model)
