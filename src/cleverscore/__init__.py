@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from cleverscore import tails as tails
     from cleverscore import transforms as transforms
     from cleverscore.balls import LpBall as LpBall
+    from cleverscore.bounds.masking import Sign as Sign
+    from cleverscore.bounds.masking import masking_signs as masking_signs
     from cleverscore.bounds.second_order import second_order_clever as second_order_clever
     from cleverscore.classifier import Classifier as Classifier
     from cleverscore.cost import Estimate as Estimate
@@ -37,10 +39,12 @@ _HOMES = {
     "LpBall": "balls",
     "Score": "score",
     "Scores": "score",
+    "Sign": "bounds.masking",
     "clever": "scoring",
     "estimate": "cost",
     "load_data": "load.data",
     "load_model": "load.models",
+    "masking_signs": "bounds.masking",
     "second_order_clever": "bounds.second_order",
 }
 _MODULES = {"plots": "show.plots", "tails": "tails", "transforms": "transforms"}

@@ -23,7 +23,8 @@ class BitDepth:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """The rounded inputs."""
         steps = 2**self.bits - 1
-        return torch.round(x * steps) / steps
+        rounded: torch.Tensor = torch.round(x * steps) / steps
+        return rounded
 
 
 @dataclass(frozen=True)
