@@ -73,19 +73,21 @@ class Bounder:
     def __init__(self, exact: Graph, fast: Graph, dtype: torch.dtype) -> None:
         self.exact, self.fast, self.dtype = exact, fast, dtype
         self.affine = exact.affine
-        self.users: dict[int, list[Activation | MaxPool]] = {}
-        for node in exact.nodes:
+        self.users: dict[int, list[int]] = {}  # the activations and poolings that a node goes into
+        for u, node in enumerate(exact.nodes):
             if isinstance(node.operation, Activation | MaxPool):
-                self.users.setdefault(node.parents[0], []).append(node.operation)
+                self.users.setdefault(node.parents[0], []).append(u)
         self.widest = {v: _widest(exact, v) for v in self.users}
+        self.stops = {v: _stop(exact, v) for v in self.users}
         self._norms: dict[tuple[int, float], torch.Tensor] = {}
 
     def margins(
         self, region: Region, objectives: torch.Tensor, owner: torch.Tensor
     ) -> torch.Tensor:
         """Lower bounds (R,) of objectives (R, K) times the logits of the inputs `owner` (R,) over their regions."""
-        lines = self.lines(region)
-        return self._lowest(self.exact, lines, region, len(self.exact.nodes) - 1, Rows(objectives, owner), 0.0)
+        back = _Backward(self.exact, self.lines(region), len(self.exact.nodes) - 1, Rows(objectives, owner), 0.0)
+        back.run()
+        return region.lowest(back.rows, back.bias)
 
     def lines(self, region: Region) -> dict[int, Lines | Planes]:
         """Lines around every activation and pooling, from bounds on what goes in."""
@@ -110,7 +112,7 @@ class Bounder:
                 continue
             interval = _interval(operation, given)
             if v in self.users:
-                interval = self._refined(v, interval, quick, region)
+                interval = self._refined(v, interval, intervals, quick, region)
             intervals.append(interval)
         return lines
 
@@ -121,64 +123,110 @@ class Bounder:
             count = math.prod(shape)
             none = Region(torch.zeros(1, *self.exact.nodes[0].shape, dtype=torch.float64, device=device),
                           torch.ones(1, dtype=torch.float64, device=device), q)
-            neurons = torch.arange(count, device=device)
-            if len(shape) == 3:
-                neurons = neurons.view(shape[0], -1).T.reshape(-1)
+            _, neurons = _places(torch.ones(1, *shape, dtype=torch.bool, device=device))
             found = torch.empty(count, dtype=torch.float64, device=device)
             for part in torch.split(neurons, max(1, CHUNK_NUMBERS // self.widest.get(v, _widest(self.exact, v)))):
                 owner = torch.zeros_like(part)
-                rows, _ = _start(self.exact, v, part, owner, torch.ones(len(part), dtype=torch.float64, device=device))
-                bias = torch.zeros(len(part), dtype=torch.float64, device=device)
-                found[part] = -self._lowest(self.exact, {}, none, *rows, bias)
+                u, rows, _ = _start(self.exact, v, part, owner, torch.ones_like(part, dtype=torch.float64))
+                back = _Backward(self.exact, {}, u, rows, 0.0)
+                back.run()
+                found[part] = -none.lowest(back.rows, torch.zeros_like(back.bias))
             self._norms[v, q] = found[None]
         return self._norms[v, q]
 
-    def _refined(self, v: int, interval: Interval, quick: dict[int, Lines | Planes], region: Region) -> Interval:
-        """An interval made tighter by CROWN where its users are not linear on it."""
-        low, high = interval
-        wanted = torch.zeros_like(low, dtype=torch.bool)
-        for user in self.users[v]:
-            wanted |= user.open(low, high)
-        shape = self.exact.nodes[v].shape
-        # Rows of one place next to each other share what is looked up for that place.
-        if len(shape) == 3:
-            place = wanted.flatten(2).transpose(1, 2).nonzero()
-            owner, neuron = place[:, 0], place[:, 2] * (shape[1] * shape[2]) + place[:, 1]
-        else:
-            owner, neuron = wanted.flatten(1).nonzero().unbind(1)
-        lows, highs = low.flatten(1).clone(), high.flatten(1).clone()
-        size = max(1, CHUNK_NUMBERS // (2 * self.widest[v]))
-        for who, which in zip(torch.split(owner, size), torch.split(neuron, size), strict=True):
-            if not len(who):
-                break
-            signs = torch.ones(2 * len(who), dtype=self.dtype, device=low.device)
-            signs[len(who) :] = -1.0
-            twice, both = torch.cat([who, who]), torch.cat([which, which])
-            start, bias = _start(self.fast, v, both, twice, signs)
-            found = self._lowest(self.fast, quick, region, *start, bias).double()
-            lows[who, which] = torch.maximum(lows[who, which], found[: len(who)])
-            highs[who, which] = torch.minimum(highs[who, which], -found[len(who) :])
-        return lows.view_as(low), highs.view_as(high)
+    def _refined(
+        self,
+        v: int,
+        interval: Interval,
+        intervals: list[Interval],
+        quick: dict[int, Lines | Planes],
+        region: Region,
+    ) -> Interval:
+        """An interval of node v made tighter by CROWN where those that use it are not linear on it.
 
-    def _lowest(
-        self, graph: Graph, lines: dict[int, Lines | Planes], region: Region, v: int, rows: Rows,
-        bias: torch.Tensor | float,
-    ) -> torch.Tensor:  # fmt: skip
-        """Lower bounds of rows over node v plus bias, by going back to the input."""
-        waiting = {v: rows}
-        for u in range(v, 0, -1):
-            rows_here = waiting.pop(u, None)
-            if rows_here is None:
-                continue
-            node = graph.nodes[u]
-            parts, added = _back(node.operation, rows_here, node.shape, lines.get(u))
-            bias = bias + added
-            for parent, part in zip(node.parents, parts, strict=True):
-                before = waiting.get(parent)
-                shape = graph.nodes[parent].shape
-                waiting[parent] = part if before is None else merged(before, part, shape)
-        last = waiting[0]
-        return region.lowest(last, last.values.new_zeros(len(last.values)) + bias)
+        Rows of convolutions first go back as far as a cheap stop and are bounded there by its interval; what that
+        settles need not go all the way.
+        """
+        low, high = interval
+        for stop in (self.stops[v], 0) if self.stops[v] else (0,):
+            owner, neuron = _places(self._open(v, low, high))
+            lows, highs = low.flatten(1), high.flatten(1)
+            size = max(1, CHUNK_NUMBERS // (2 * self.widest[v]))
+            for who, which in zip(torch.split(owner, size), torch.split(neuron, size), strict=True):
+                if not len(who):
+                    break
+                signs = torch.ones(2 * len(who), dtype=self.dtype, device=low.device)
+                signs[len(who) :] = -1.0
+                u, rows, bias = _start(self.fast, v, torch.cat([which, which]), torch.cat([who, who]), signs)
+                back = _Backward(self.fast, quick, u, rows, bias)
+                back.run(until=stop)
+                found = _lowest(intervals[stop], back) if stop else region.lowest(back.rows, back.bias)
+                least, most = found.double()[: len(who)], -found.double()[len(who) :]
+                lows[who, which] = torch.maximum(lows[who, which], least)
+                highs[who, which] = torch.minimum(highs[who, which], most)
+            low, high = lows.view_as(low), highs.view_as(high)
+        return low, high
+
+    def _open(self, v: int, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+        """Where tighter bounds of node v would help those that use it; pooling sees through an activation before it."""
+        wanted = torch.zeros_like(low, dtype=torch.bool)
+        for u in self.users[v]:
+            operation = self.exact.nodes[u].operation
+            assert isinstance(operation, Activation | MaxPool)
+            wanted |= operation.open(low, high)
+            if isinstance(operation, Activation) and u in self.users:
+                wanted |= self._open(u, operation(low), operation(high))
+        return wanted
+
+
+class _Backward:
+    """Rows on their way back to the input, node by node."""
+
+    def __init__(
+        self, graph: Graph, lines: dict[int, Lines | Planes], v: int, rows: Rows, bias: torch.Tensor | float
+    ) -> None:
+        self.graph, self.lines, self.at = graph, lines, v
+        self.waiting = {v: rows}
+        self.bias = rows.values.new_zeros(len(rows.values)) + bias
+
+    @property
+    def rows(self) -> Rows:
+        """The rows over the node that is next."""
+        return self.waiting[self.at]
+
+    def step(self) -> None:
+        """Go from a node to its parents, and on to the next node that has rows."""
+        node, rows = self.graph.nodes[self.at], self.waiting.pop(self.at)
+        parts, added = _back(node.operation, rows, node.shape, self.lines.get(self.at))
+        self.bias = self.bias + added
+        for parent, part in zip(node.parents, parts, strict=True):
+            before = self.waiting.get(parent)
+            self.waiting[parent] = part if before is None else merged(before, part, self.graph.nodes[parent].shape)
+        self.at = max(self.waiting)
+
+    def run(self, until: int = 0) -> None:
+        """Go back to a node that all paths pass."""
+        while self.at > until:
+            self.step()
+
+
+def _lowest(interval: Interval, back: _Backward) -> torch.Tensor:
+    """Lower bounds of rows over a node whose values lie in an interval, less what rounding can hide."""
+    rows = back.rows
+    low, high = (end.to(rows.values.dtype) for end in interval)
+    centre, half = 0.5 * (low + high), 0.5 * (high - low)
+    unit = ROUNDING * torch.finfo(rows.values.dtype).eps
+    spread = _dot(rows.values.abs(), rows, half + unit * (centre.abs() + half))
+    return _dot(rows.values, rows, centre) + back.bias - spread - unit * back.bias.abs()
+
+
+def _places(wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and neurons (flat numbers) of a mask (n, *shape); in maps place by place, whose rows share look-ups."""
+    if wanted.ndim != 4:
+        owner, neuron = wanted.flatten(1).nonzero().unbind(1)
+        return owner, neuron
+    owner, place, channel = wanted.flatten(2).transpose(1, 2).nonzero().unbind(1)
+    return owner, channel * wanted[0, 0].numel() + place
 
 
 def _back(
@@ -196,22 +244,33 @@ def _back(
         part, added = operation.backward(rows, lines)
         return [part], added
     assert isinstance(lines, Lines)
-    positive = rows.values > 0
-    slope = torch.where(positive, rows.local(lines.slope_low), rows.local(lines.slope_high))
-    shift = torch.where(positive, rows.local(lines.shift_low), rows.local(lines.shift_high))
-    return [replace(rows, values=rows.values * slope)], (rows.values * shift).flatten(1).sum(1)
+    above = rows.values.clamp_min(0.0)
+    below = rows.values - above
+    added = _dot(below, rows, lines.shift_high)
+    if bool(lines.shift_low.any()):  # ReLU has none
+        added = added + _dot(above, rows, lines.shift_low)
+    values = above.mul_(rows.local(lines.slope_low)).addcmul_(below, rows.local(lines.slope_high))
+    return [replace(rows, values=values)], added
+
+
+def _dot(values: torch.Tensor, rows: Rows, maps: torch.Tensor) -> torch.Tensor:
+    """Sum of values times what maps say at each row's coefficients: (R,)."""
+    local = rows.local(maps)
+    if len(local) == 1:
+        return values.flatten(1) @ local.flatten()
+    return torch.linalg.vecdot(values.flatten(1), local.flatten(1))
 
 
 def _start(
     graph: Graph, v: int, neurons: torch.Tensor, owner: torch.Tensor, signs: torch.Tensor
-) -> tuple[tuple[int, Rows], torch.Tensor | float]:
-    """Rows that pick neurons of node v; for a matrix its own rows, which is one product less."""
+) -> tuple[int, Rows, torch.Tensor | float]:
+    """Rows that pick neurons of node v, and their constants; for a matrix its own rows, which is one product less."""
     node = graph.nodes[v]
     operation = node.operation
     if isinstance(operation, Dense) and len(node.shape) == 1:
         rows = Rows(signs[:, None] * operation.weight[neurons], owner)
-        return (node.parents[0], rows), 0.0 if operation.offset is None else signs * operation.offset[neurons]
-    return (v, one_hot(neurons, owner, signs, node.shape)), 0.0
+        return node.parents[0], rows, 0.0 if operation.offset is None else signs * operation.offset[neurons]
+    return v, one_hot(neurons, owner, signs, node.shape), 0.0
 
 
 def _interval(operation: object, given: list[Interval]) -> Interval:
@@ -249,3 +308,21 @@ def _widest(graph: Graph, v: int) -> int:
             before = sides.get(parent, (0, 0))
             sides[parent] = None if side is None or before is None else (max(before[0], side[0]), max(before[1], side[1]))
     return most
+
+
+def _stop(graph: Graph, v: int) -> int:
+    """The first node on the way back from a map v that all paths pass and that lies before a bend and a matrix; or 0."""
+    if len(graph.nodes[v].shape) != 3:
+        return 0
+    waiting, bent = {v}, False
+    while waiting != {0}:
+        u = max(waiting)
+        waiting.remove(u)
+        waiting |= set(graph.nodes[u].parents)
+        bend = isinstance(graph.nodes[u].operation, Activation | MaxPool)
+        bent = bent or bend
+        at = max(waiting)
+        earlier = any(isinstance(node.operation, Activation | MaxPool) for node in graph.nodes[:at])
+        if bent and not bend and len(waiting) == 1 and earlier:
+            return at
+    return 0
