@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from cleverscore import tails as tails
     from cleverscore import transforms as transforms
     from cleverscore.balls import LpBall as LpBall
+    from cleverscore.bounds.bracket import Bracket as Bracket
+    from cleverscore.bounds.bracket import bracket as bracket
     from cleverscore.bounds.masking import Sign as Sign
     from cleverscore.bounds.masking import masking_signs as masking_signs
     from cleverscore.bounds.second_order import second_order_clever as second_order_clever
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from cleverscore.tails import FitOutcome as FitOutcome
 
 _HOMES = {
+    "Bracket": "bounds.bracket",
     "Classifier": "classifier",
     "CleverError": "errors",
     "CleverWarning": "errors",
@@ -40,6 +43,7 @@ _HOMES = {
     "Score": "score",
     "Scores": "score",
     "Sign": "bounds.masking",
+    "bracket": "bounds.bracket",
     "clever": "scoring",
     "estimate": "cost",
     "load_data": "load.data",
