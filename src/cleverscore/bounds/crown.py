@@ -311,9 +311,7 @@ def _widest(graph: Graph, v: int) -> int:
 
 
 def _stop(graph: Graph, v: int) -> int:
-    """The first node on the way back from a map v that all paths pass and that lies before a bend and a matrix; or 0."""
-    if len(graph.nodes[v].shape) != 3:
-        return 0
+    """The first node on the way back from v that all paths pass and that lies before a bend and a matrix; or 0."""
     waiting, bent = {v}, False
     while waiting != {0}:
         u = max(waiting)

@@ -41,7 +41,7 @@ def crown_radii(classifier: Classifier, subjects: list[Subject], asked: Asked) -
                  for j, m in zip(s.targets, s.margins, strict=True)]  # fmt: skip
         found = [margin[k : k + 1] for margin in found for k in range(len(margin))]
     tracks = [
-        Track(margin, gradient_norms(classifier, subject, asked.p), asked.limit, asked.precision)
+        Track(margin, gradient_norms(classifier, subject, asked.p), asked.limit, asked.precision, len(bounder.users))
         for margin, (_, subject) in zip(found, pairs, strict=True)
     ]
     x = stacked(subjects)
