@@ -19,6 +19,7 @@ from cleverscore.targets import takes_smallest
 
 ATTACKED_TOGETHER = 32  # inputs: large enough to fill a batch, small enough that a result is soon on disk
 CERTIFIED_TOGETHER = 8
+CERTIFICATES = ("crown", "local-lipschitz", "norm-product", "auto-lirpa")  # the methods of `certify`
 NORMS = {1.0: "l1", 2.0: "l2", math.inf: "linf"}
 
 Key = tuple[int, int | None, str, float]
@@ -174,6 +175,17 @@ def _attacked(
     ]
 
 
+def check_certificate(classifier: Classifier, method: str) -> None:
+    """Refuse a method that does not exist, and a model that none can follow."""
+    if method not in CERTIFICATES:
+        raise SettingError(f"certificate {method!r}: choose one of {', '.join(CERTIFICATES)}")
+    if classifier.transform is not None:
+        raise SettingError(
+            "the classifier has a transform, which no certificate can follow; certify the model without it, or leave "
+            "the certificate out"
+        )
+
+
 def run_certificates(
     classifier: Classifier,
     images: Mapping[int, torch.Tensor],
@@ -185,11 +197,7 @@ def run_certificates(
     """Certify the inputs of rows up to the radius of their scores, a batch at a time; `done` is left out."""
     from cleverscore.bounds.certified import certify
 
-    if classifier.transform is not None:
-        raise SettingError(
-            "the classifier has a transform, which no certificate can follow; certify the model without it, or leave "
-            "the certificate out"
-        )
+    check_certificate(classifier, method)
     groups = dict.fromkeys((row.p, row.radius, row.target_kind) for row in rows)
     for p, radius, kind in groups:
         todo = [

@@ -8,9 +8,16 @@ from itertools import chain
 
 from cleverscore.balls import parse_norm
 from cleverscore.bounds.bracket import Bracket, bracket_from, signs_of
-from cleverscore.bounds.evidence import Above, Below, bracketed, checked_attacks, run_attacks, run_certificates
+from cleverscore.bounds.evidence import (
+    Above,
+    Below,
+    bracketed,
+    check_certificate,
+    checked_attacks,
+    run_attacks,
+    run_certificates,
+)
 from cleverscore.bounds.masking import Sign
-from cleverscore.errors import SettingError
 from cleverscore.run.store import Store
 from cleverscore.run.study import Study, stored_scores
 
@@ -30,8 +37,8 @@ class Bounds:
             from cleverscore.bounds.foolbox_attacks import load_foolbox
 
             load_foolbox()
-        if self.certificates and study.classifier.transform is not None:
-            raise SettingError("the model has a transform, which no certificate can follow; leave out --certify")
+        for method in self.certificates:
+            check_certificate(study.classifier, method)
 
 
 def run_bounds(
