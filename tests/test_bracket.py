@@ -96,6 +96,8 @@ def test_bounds_are_put_where_they_belong(scored: cs.Scores) -> None:
     text = str(found)
     for words in ("1 of 2 rows (50%)", "no attack succeeded for 1", "! above (1)", "! below (1)"):
         assert words in text
+    capped = cs.clever(affine(), affine_images(), p=2, radius=1e-3, ids=[4, 7, 9], **FEW)
+    assert capped[0].capped and bracket_from(capped, [], [Below(4, None, "crown", 2.0, 0.01, 0.1)]).consistent[0]
     crossed = bracket_from(scored, above, [Below(7, None, "crown", 2.0, float(two), 0.1)])
     assert "! crossed (1)" in str(crossed)
 
@@ -194,9 +196,9 @@ def test_the_command_line_brackets_an_affine_model(attacked_run: tuple) -> None:
     assert pd.read_parquet(out).upper.tolist() == pytest.approx(table.upper.tolist(), nan_ok=True)
 
 
-def test_bounds_are_not_computed_twice(attacked_run: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_are_not_computed_twice(attacked_run: tuple) -> None:
     run, command = attacked_run
-    cleverscore(*command, "--attack", "fmn:quick")
+    cleverscore(*command, "--attack", "fmn:quick", "--certify", "crown")
     with Store.open(run) as store:
         before = len(store.above())
         store._connection.execute("DELETE FROM attacks WHERE attack = 'fmn:quick' AND norm = '2' AND input = 1")
@@ -205,7 +207,8 @@ def test_bounds_are_not_computed_twice(attacked_run: tuple, monkeypatch: pytest.
     assert "fmn:quick: 1 more done" in again.stderr and again.stderr.count("more done") == 1
     with Store.open(run) as store:
         assert len(store.above()) == before
-    assert "more done" not in cleverscore(*command, "--attack", "fmn:quick").stderr
+    last = cleverscore(*command, "--attack", "fmn:quick", "--certify", "crown")
+    assert last.returncode == 0 and "more done" not in last.stderr
 
 
 def test_every_batch_is_kept_when_a_later_one_fails(

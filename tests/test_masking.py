@@ -125,6 +125,15 @@ def test_a_dead_part_of_the_ball_is_seen() -> None:
     assert sign.kind == "zero_gradients" and 0.1 <= sign.evidence < 0.7
 
 
+def test_a_branch_cut_off_from_the_gradient_is_seen() -> None:
+    """The gradient that is left is true along itself; only other directions tell what is missing."""
+    torch.manual_seed(0)
+    kept, cut = nn.Linear(10, 3).double(), nn.Linear(10, 3).double()
+    classifier = cs.Classifier(lambda x: kept(x[:, :10]) + 4.0 * cut(x[:, 10:].detach()))
+    (sign,) = cs.masking_signs(classifier, torch.randn(3, 20, dtype=torch.float64))
+    assert sign.kind == "inconsistent_gradients" and len(sign.inputs) == 3
+
+
 def test_a_declared_transform_is_not_a_sign(images: torch.Tensor) -> None:
     declared = cs.Classifier(plain(), mean=0.5, transform=cs.transforms.bit_depth(4))
     assert cs.masking_signs(declared, images) == ()

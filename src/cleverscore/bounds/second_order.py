@@ -168,8 +168,7 @@ def _lanczos(gradient: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
         basis.append(vector)
         product = -_hessian_product(gradient, points, vector)
         alpha = (product * vector).sum(1).double()
-        # Beyond an invariant subspace there are no vectors; a Rayleigh quotient there cannot become the largest value.
-        diagonal.append(torch.where(alive, alpha, diagonal[0]) if diagonal else alpha)
+        diagonal.append(alpha)
         for _ in range(2):  # once is not enough in float32
             for former in basis:
                 product = product - (product * former).sum(1, keepdim=True) * former
@@ -182,7 +181,7 @@ def _lanczos(gradient: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
         matrix[broken] = 0.0
         values, vectors = torch.linalg.eigh(matrix)
         spectrum = values.abs().amax(1)
-        alive = alive & (beta > 1e-6 * spectrum)
+        alive = alive & (beta > 1e-6 * spectrum)  # else the basis spans an invariant subspace, and the value is exact
         settled = (beta * vectors[:, -1, -1].abs() <= RESIDUAL * spectrum) & (step + 1 >= min(3, dim))
         value = torch.where(open_, torch.where(broken, torch.nan, values[:, -1]), value)
         open_ = open_ & ~settled & alive & ~broken
