@@ -65,6 +65,7 @@ ORDER = [
         "scoring",
         "cost",
     ),
+    "bounds",
     *("zoo", "load", "run", "show", "cli"),
 ]
 

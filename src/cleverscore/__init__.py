@@ -13,6 +13,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from cleverscore import tails as tails
     from cleverscore.balls import LpBall as LpBall
+    from cleverscore.bounds.attacks import Attacked as Attacked
+    from cleverscore.bounds.attacks import attack as attack
+    from cleverscore.bounds.attacks import best_attack as best_attack
     from cleverscore.classifier import Classifier as Classifier
     from cleverscore.cost import Estimate as Estimate
     from cleverscore.cost import estimate as estimate
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from cleverscore.tails import FitOutcome as FitOutcome
 
 _HOMES = {
+    "Attacked": "bounds.attacks",
     "Classifier": "classifier",
     "CleverError": "errors",
     "CleverWarning": "errors",
@@ -35,6 +39,8 @@ _HOMES = {
     "LpBall": "balls",
     "Score": "score",
     "Scores": "score",
+    "attack": "bounds.attacks",
+    "best_attack": "bounds.attacks",
     "clever": "scoring",
     "estimate": "cost",
     "load_data": "load.data",
