@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from cleverscore import tails as tails
     from cleverscore import transforms as transforms
     from cleverscore.balls import LpBall as LpBall
+    from cleverscore.bounds.attacks import Attacked as Attacked
+    from cleverscore.bounds.attacks import attack as attack
+    from cleverscore.bounds.attacks import best_attack as best_attack
     from cleverscore.bounds.bracket import Bracket as Bracket
     from cleverscore.bounds.bracket import bracket as bracket
     from cleverscore.bounds.masking import Sign as Sign
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Bracket": "bounds.bracket",
+    "Attacked": "bounds.attacks",
     "Classifier": "classifier",
     "CleverError": "errors",
     "CleverWarning": "errors",
@@ -44,6 +48,8 @@ _HOMES = {
     "Scores": "score",
     "Sign": "bounds.masking",
     "bracket": "bounds.bracket",
+    "attack": "bounds.attacks",
+    "best_attack": "bounds.attacks",
     "clever": "scoring",
     "estimate": "cost",
     "load_data": "load.data",

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from cleverscore.balls import parse_norm
-from cleverscore.bounds.effort import Effort
+from cleverscore.bounds.effort import PRESETS, Effort
 from cleverscore.bounds.facets import facets
 from cleverscore.bounds.foolbox_attacks import load_foolbox, run
 from cleverscore.bounds.goals import Goal, make_goal
@@ -38,37 +38,12 @@ ATTACKS: dict[str, tuple[float, ...]] = {
     "fmn": (math.inf, 2.0, 1.0),  # Pintor et al. 2021
     "facets": (math.inf, 2.0, 1.0),  # this package's own: one start per class
 }
-# "paper": CW with the released code's constants and 1000 iterations, I-FGSM with 50; the others, which the paper does
-# not run, with their authors' defaults. "strong" also polishes.
-PRESETS: dict[str, dict[str, Effort]] = {
-    "quick": {
-        "cw": Effort(100, 5),
-        "ifgsm": Effort(10),
-        "ead": Effort(100, 5),
-        "ddn": Effort(50),
-        "fmn": Effort(50),
-        "facets": Effort(20, 2),
-    },
-    "paper": {
-        "cw": Effort(1000),
-        "ifgsm": Effort(50),
-        "ead": Effort(1000),
-        "ddn": Effort(100),
-        "fmn": Effort(100),
-        "facets": Effort(50, 4),
-    },
-    "strong": {
-        "cw": Effort(1000),
-        "ifgsm": Effort(50),
-        "ead": Effort(1000),
-        "ddn": Effort(500),
-        "fmn": Effort(500),
-        "facets": Effort(100, 9),
-    },
-}
-POLISHING_STEPS = {"quick": 0, "paper": 0, "strong": 100}
 # What is tightest for its time in each norm.
-BEST: dict[float, tuple[str, ...]] = {1.0: ("fmn", "facets"), 2.0: ("ddn", "facets"), math.inf: ("fmn", "facets")}
+BEST: dict[float, tuple[str, ...]] = {
+    1.0: ("fmn", "facets"),
+    2.0: ("ddn", "fmn", "facets"),
+    math.inf: ("fmn", "facets"),
+}
 
 
 @dataclass(frozen=True)
@@ -129,7 +104,7 @@ def attack(
     load_foolbox()
     goal = make_goal(classifier, images, targets=targets, p=norm, seed=seed)
     chunk_size = resolved_chunk_size(classifier, goal.x[0], chunk_size, workers=1)
-    return _attack(goal, name, norm, effort, POLISHING_STEPS[preset], seed, chunk_size)
+    return _attack(goal, name, norm, effort, seed, chunk_size)
 
 
 def _checked(
@@ -153,10 +128,9 @@ def _checked(
     return effort, ATTACKS[name][0] if p is None else parse_norm(p)
 
 
-def _attack(goal: Goal, name: str, p: float, effort: Effort, steps: int, seed: int, chunk_size: int) -> Attacked:
+def _attack(goal: Goal, name: str, p: float, effort: Effort, seed: int, chunk_size: int) -> Attacked:
     began = time.perf_counter()
     own = p if p in ATTACKS[name] else ATTACKS[name][0]
-    shape = (-1, *[1] * (goal.x.ndim - 1))
     parts = []
     for start in range(0, len(goal), chunk_size):
         part = goal.rows(slice(start, start + chunk_size))
@@ -164,14 +138,14 @@ def _attack(goal: Goal, name: str, p: float, effort: Effort, steps: int, seed: i
             facets(part, p=p, effort=effort) if name == "facets" else run(part, name, p=own, effort=effort, seed=seed)
         )
         good, _found = part.reached(points, chunk_size=chunk_size)
-        points = torch.where(good.reshape(shape), points, part.x)
-        if steps and bool(good.any()):
-            points[good] = polished(part.rows(good), points[good], p=p, steps=steps)
+        points = torch.where(good.reshape(goal.column), points, part.x)
+        if effort.polish and bool(good.any()):
+            points[good] = polished(part.rows(good), points[good], p=p, steps=effort.polish)
         parts.append(points)
     adversarial = torch.cat(parts)
     # What counts is the classifier's word on the final points; a claim that does not hold is a failure.
     good, found = goal.reached(adversarial, chunk_size=chunk_size)
-    adversarial = torch.where(good.reshape(shape), adversarial, goal.x)
+    adversarial = torch.where(good.reshape(goal.column), adversarial, goal.x)
     _good, found = goal.reached(adversarial, chunk_size=chunk_size)
     success = good.cpu().numpy()
     l1, l2, linf = (
@@ -179,7 +153,7 @@ def _attack(goal: Goal, name: str, p: float, effort: Effort, steps: int, seed: i
     )
     return Attacked(
         attack=name,
-        p=p if steps else own,
+        p=p if effort.polish else own,
         adversarial=adversarial,
         success=success,
         found=found.cpu().numpy(),
@@ -247,9 +221,7 @@ def best_attack(
     load_foolbox()
     goal = make_goal(classifier, images, targets=targets, p=norm, seed=seed)
     chunk_size = resolved_chunk_size(classifier, goal.x[0], chunk_size, workers=1)
-    attacks = tuple(
-        _attack(goal, name, norm, effort, POLISHING_STEPS[preset], seed, chunk_size) for name, effort in efforts.items()
-    )
+    attacks = tuple(_attack(goal, name, norm, effort, seed, chunk_size) for name, effort in efforts.items())
     sizes = np.stack(
         [np.where(each.success, distances(goal.x, each.adversarial, norm).cpu().numpy(), math.inf) for each in attacks]
     )

@@ -23,7 +23,6 @@ def facets(goal: Goal, *, p: float, effort: Effort) -> torch.Tensor:
 
     `effort.searches` classes, `effort.iterations` polishing steps for each.
     """
-    shape = (-1, *[1] * (goal.x.ndim - 1))
     best = goal.x.clone()
     smallest = torch.full((len(goal),), torch.inf, dtype=torch.float64, device=goal.x.device)
     for towards in _class_by_class(goal, effort.searches):
@@ -35,7 +34,7 @@ def facets(goal: Goal, *, p: float, effort: Effort) -> torch.Tensor:
         sizes = distances(goal.x, points, p)
         better = there & (sizes < smallest)
         smallest = torch.where(better, sizes, smallest)
-        best = torch.where(better.reshape(shape), points, best)
+        best = torch.where(better.reshape(goal.column), points, best)
     return best
 
 
@@ -51,7 +50,6 @@ def _class_by_class(goal: Goal, count: int) -> list[Goal]:
 
 def walked(goal: Goal, *, p: float) -> torch.Tensor:
     """Newton steps on the margin from the inputs, until each goal is reached or the steps are used up."""
-    shape = (-1, *[1] * (goal.x.ndim - 1))
     points = goal.x.clone()
     for _ in range(WALKING_STEPS):
         margins, slopes = goal.margins_and_gradients(points)
@@ -60,5 +58,5 @@ def walked(goal: Goal, *, p: float) -> torch.Tensor:
             break
         nearest = nearest_in_half_space(goal, points, points, margins, slopes, p=p)
         step = (points + OVERSHOOT * (nearest - points)).maximum(goal.low).minimum(goal.high)
-        points = torch.where(there.reshape(shape), points, step)
+        points = torch.where(there.reshape(goal.column), points, step)
     return points

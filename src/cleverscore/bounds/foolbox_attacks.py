@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterable
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +21,7 @@ from torch import nn
 from cleverscore.bounds.effort import Effort
 from cleverscore.bounds.facets import walked
 from cleverscore.bounds.goals import Goal
+from cleverscore.bounds.polish import distances
 from cleverscore.errors import MissingExtraError
 
 # The eight of section 5.2, as shares of the box's width.
@@ -66,49 +69,64 @@ class _UnitBox(nn.Module):
 def run(goal: Goal, name: str, *, p: float, effort: Effort, seed: int) -> torch.Tensor:
     """Candidates (n, *shape) of one attack on one batch; nothing is promised about them yet."""
     foolbox = load_foolbox()
-    model = _UnitBox(goal).eval()
-    fmodel = foolbox.PyTorchModel(model, bounds=(0.0, 1.0), device=goal.x.device)
-    criterion = _criterion(foolbox, goal)
-    start = model.units(goal.x)
     devices = [goal.x.device] if goal.x.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         if name == "ifgsm":
-            return _best_epsilon(foolbox, fmodel, model, goal, criterion, start, effort)
-        found = _method(foolbox, name, p, effort).run(fmodel, start, criterion)
-        if name == "fmn":
-            _start_again(foolbox, found, goal, p=p, effort=effort)
+            return _best_of(goal, (_run(foolbox, goal, _sign_steps(foolbox, effort), epsilon=e) for e in EPSILONS), p=p)
+        if name in ("cw", "ead"):
+            return _run(foolbox, goal, _searching(foolbox, name, effort))
+        if name == "ddn":
+            methods = [foolbox.attacks.DDNAttack(steps=effort.iterations, gamma=gamma) for gamma in effort.variants]
+            return _best_of(goal, (_run(foolbox, goal, method) for method in methods), p=p)
+        return _best_of(goal, (_fmn(foolbox, goal, p, effort.iterations, step) for step in effort.variants), p=p)
+
+
+def _run(foolbox: Any, goal: Goal, method: Any, **arguments: Any) -> torch.Tensor:
+    """What one of foolbox's attacks returns, in the classifier's units; the input where it returns a black image."""
+    model = _UnitBox(goal).eval()
+    start = model.units(goal.x)
+    fmodel = foolbox.PyTorchModel(model, bounds=(0.0, 1.0), device=goal.x.device)
+    found = method.run(fmodel, start, _criterion(foolbox, goal), **arguments)
     nothing = (found == 0.0).flatten(1).all(1) & ~(start == 0.0).flatten(1).all(1)
-    shape = (-1, *[1] * (start.ndim - 1))
-    return torch.where(nothing.reshape(shape), goal.x, model.inputs(found))
+    return torch.where(nothing.reshape(goal.column), goal.x, model.inputs(found))
 
 
-def _start_again(foolbox: Any, found: torch.Tensor, goal: Goal, *, p: float, effort: Effort) -> None:
-    """Run FMN from the other side of the boundary where it found nothing; `found` is changed in place."""
+def _best_of(goal: Goal, runs: Iterable[torch.Tensor], *, p: float) -> torch.Tensor:
+    """Of several runs the nearest success of each input, the input itself where there is none."""
+    best = goal.x.clone()
+    smallest = torch.full((len(goal),), torch.inf, dtype=torch.float64, device=goal.x.device)
+    for points in runs:
+        good, _found = goal.reached(points, chunk_size=len(points))
+        sizes = distances(goal.x, points, p)
+        better = good & (sizes < smallest)
+        smallest = torch.where(better, sizes, smallest)
+        best = torch.where(better.reshape(goal.column), points, best)
+    return best
+
+
+def _fmn(foolbox: Any, goal: Goal, p: float, iterations: int, step: float) -> torch.Tensor:
+    """FMN, started again from the other side of the boundary where it found nothing."""
+    attacks = foolbox.attacks
+    kind = attacks.LInfFMNAttack if math.isinf(p) else attacks.L1FMNAttack if p == 1.0 else _projecting_fmn(attacks)
+    method = kind(steps=iterations, max_stepsize=step)
+    points = _run(foolbox, goal, method)
+    good, _found = goal.reached(points, chunk_size=len(goal))
+    if bool(good.all()):
+        return points
+    lost = (~good).nonzero()[:, 0]
+    beyond = walked(goal.rows(lost), p=p)
+    there, _found = goal.rows(lost).reached(beyond, chunk_size=len(lost))
+    if not bool(there.any()):
+        return points
+    lost, beyond = lost[there], beyond[there]
+    points[lost] = beyond
+    rest = goal.rows(lost)
     from eagerpy.astensor import astensor  # foolbox takes its own tensors here
 
-    good, _found = goal.reached(_UnitBox(goal).inputs(found), chunk_size=len(goal))
-    places = (~good).nonzero()[:, 0]
-    if len(places) == 0:
-        return
-    beyond = walked(goal.rows(places), p=p)
-    there, _found = goal.rows(places).reached(beyond, chunk_size=len(places))
-    if not bool(there.any()):
-        return
-    places, beyond = places[there], beyond[there]
-    rest = goal.rows(places)
-    model = _UnitBox(rest).eval()
-    points = astensor(model.units(beyond))
-    try:
-        again = _method(foolbox, "fmn", p, effort).run(
-            foolbox.PyTorchModel(model, bounds=(0.0, 1.0), device=rest.x.device),
-            model.units(rest.x),
-            _criterion(foolbox, rest),
-            starting_points=points,
-        )
-    except AssertionError:  # in its own coordinates a point lies on the wrong side by a rounding error
-        again = points.raw
-    found[places] = again.to(found.dtype)
+    with suppress(AssertionError):  # in the coordinates of the box a point may be on the wrong side by a rounding error
+        points[lost] = _run(foolbox, rest, method, starting_points=astensor(_UnitBox(rest).units(beyond)))
+    return points
 
 
 def _criterion(foolbox: Any, goal: Goal) -> Any:
@@ -116,32 +134,25 @@ def _criterion(foolbox: Any, goal: Goal) -> Any:
     return kind(goal.classes)
 
 
-def _method(foolbox: Any, name: str, p: float, effort: Effort) -> Any:
-    attacks = foolbox.attacks
+def _searching(foolbox: Any, name: str, effort: Effort) -> Any:
+    """CW or EAD: a search for the constant that weighs the margin against the distortion."""
+    common = {
+        "binary_search_steps": effort.searches,
+        "steps": effort.iterations,
+        "confidence": 0.0,
+        "initial_const": PAPER_CONSTANT,
+    }
     if name == "cw":
-        return attacks.L2CarliniWagnerAttack(
-            binary_search_steps=effort.searches,
-            steps=effort.iterations,
-            stepsize=effort.learning_rate,
-            confidence=0.0,
-            initial_const=PAPER_CONSTANT,
-        )
-    if name == "ead":
-        return attacks.EADAttack(
-            binary_search_steps=effort.searches,
-            steps=effort.iterations,
-            initial_stepsize=effort.learning_rate,
-            confidence=0.0,
-            initial_const=PAPER_CONSTANT,
-            regularization=ELASTIC_NET,
-            decision_rule="L1",
-        )
-    if name == "ddn":
-        return attacks.DDNAttack(steps=effort.iterations)
-    if math.isinf(p):
-        return attacks.LInfFMNAttack(steps=effort.iterations)
-    return (
-        attacks.L1FMNAttack(steps=effort.iterations) if p == 1.0 else _projecting_fmn(attacks)(steps=effort.iterations)
+        return foolbox.attacks.L2CarliniWagnerAttack(stepsize=effort.learning_rate, **common)
+    return foolbox.attacks.EADAttack(
+        initial_stepsize=effort.learning_rate, regularization=ELASTIC_NET, decision_rule="L1", **common
+    )
+
+
+def _sign_steps(foolbox: Any, effort: Effort) -> Any:
+    """I-FGSM as in the paper: steps of epsilon / iterations in the sign of the gradient of the cross-entropy."""
+    return foolbox.attacks.LinfBasicIterativeAttack(
+        rel_stepsize=1.0 / effort.iterations, steps=effort.iterations, random_start=False
     )
 
 
@@ -156,23 +167,3 @@ def _projecting_fmn(attacks: Any) -> Any:
             return x0 + type(x)(offset * factor.reshape(-1, *[1] * (offset.ndim - 1)))
 
     return ProjectingFMN
-
-
-def _best_epsilon(
-    foolbox: Any, fmodel: Any, model: _UnitBox, goal: Goal, criterion: Any, start: torch.Tensor, effort: Effort
-) -> torch.Tensor:
-    """I-FGSM as in the paper: steps of epsilon / iterations, the epsilon of the smallest linf distortion per input."""
-    method = foolbox.attacks.LinfBasicIterativeAttack(
-        rel_stepsize=1.0 / effort.iterations, steps=effort.iterations, random_start=False
-    )
-    shape = (-1, *[1] * (start.ndim - 1))
-    best = goal.x.clone()
-    smallest = torch.full((len(goal),), torch.inf, dtype=torch.float64, device=goal.x.device)
-    for epsilon in EPSILONS:
-        points = model.inputs(method.run(fmodel, start, criterion, epsilon=epsilon))
-        good, _found = goal.reached(points, chunk_size=len(points))
-        size = (points.double() - goal.x.double()).flatten(1).abs().amax(1)
-        better = good & (size < smallest)
-        smallest = torch.where(better, size, smallest)
-        best = torch.where(better.reshape(shape), points, best)
-    return best

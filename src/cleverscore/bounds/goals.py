@@ -38,6 +38,11 @@ class Goal:
     def __len__(self) -> int:
         return len(self.x)
 
+    @property
+    def column(self) -> tuple[int, ...]:
+        """The shape in which one number per input is broadcast over it."""
+        return (-1, *[1] * (self.x.ndim - 1))
+
     def rows(self, places: slice | torch.Tensor) -> Goal:
         """The same goal for some of the inputs."""
         parts = (self.x[places], self.classes[places], self.low[places], self.high[places])

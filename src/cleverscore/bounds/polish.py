@@ -27,15 +27,14 @@ def distances(x: torch.Tensor, y: torch.Tensor, p: float) -> torch.Tensor:
 @torch.no_grad()
 def bisected(goal: Goal, adversarial: torch.Tensor) -> torch.Tensor:
     """The point nearest to the input on the line to `adversarial` that still reaches the goal."""
-    shape = (-1, *[1] * (goal.x.ndim - 1))
     best = adversarial
     inside = torch.zeros(len(goal), dtype=goal.x.dtype, device=goal.x.device)
     outside = torch.ones_like(inside)
     for _ in range(BISECTIONS):
         middle = 0.5 * (inside + outside)
-        points = goal.x + middle.reshape(shape) * (adversarial - goal.x)
+        points = goal.x + middle.reshape(goal.column) * (adversarial - goal.x)
         good = goal.margins(points) < 0.0
-        best = torch.where(good.reshape(shape), points, best)
+        best = torch.where(good.reshape(goal.column), points, best)
         outside = torch.where(good, middle, outside)
         inside = torch.where(good, inside, middle)
     return best
@@ -44,16 +43,15 @@ def bisected(goal: Goal, adversarial: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def polished(goal: Goal, adversarial: torch.Tensor, *, p: float, steps: int) -> torch.Tensor:
     """`adversarial` (n, *shape), all of which reach the goal, moved nearer to the inputs in norm p."""
-    shape = (-1, *[1] * (goal.x.ndim - 1))
     best = bisected(goal, adversarial)
     margins, slopes = goal.margins_and_gradients(best)
     share = torch.ones(len(goal), dtype=goal.x.dtype, device=goal.x.device)
     for _ in range(steps):
         nearest = nearest_in_half_space(goal, goal.x, best, margins, slopes, p=p)
-        points = best + share.reshape(shape) * (nearest - best)
+        points = best + share.reshape(goal.column) * (nearest - best)
         new_margins, new_slopes = goal.margins_and_gradients(points)
         better = (new_margins < 0.0) & (distances(goal.x, points, p) < distances(goal.x, best, p))
-        here = better.reshape(shape)
+        here = better.reshape(goal.column)
         best = torch.where(here, points, best)
         margins = torch.where(better, new_margins, margins)
         slopes = torch.where(here, new_slopes, slopes)
