@@ -64,6 +64,7 @@ ORDER = [
         "gathering",
         "scoring",
         "cost",
+        "bounds",
     ),
     *("zoo", "load", "run", "show", "cli"),
 ]

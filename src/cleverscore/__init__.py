@@ -13,6 +13,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from cleverscore import tails as tails
     from cleverscore.balls import LpBall as LpBall
+    from cleverscore.bounds.certified import Certificates as Certificates
+    from cleverscore.bounds.certified import certify as certify
     from cleverscore.classifier import Classifier as Classifier
     from cleverscore.cost import Estimate as Estimate
     from cleverscore.cost import estimate as estimate
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from cleverscore.tails import FitOutcome as FitOutcome
 
 _HOMES = {
+    "Certificates": "bounds.certified",
     "Classifier": "classifier",
     "CleverError": "errors",
     "CleverWarning": "errors",
@@ -35,6 +38,7 @@ _HOMES = {
     "LpBall": "balls",
     "Score": "score",
     "Scores": "score",
+    "certify": "bounds.certified",
     "clever": "scoring",
     "estimate": "cost",
     "load_data": "load.data",
