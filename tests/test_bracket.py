@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import cleverscore as cs
-from cleverscore.bounds import certified, evidence
+from cleverscore.bounds import evidence
 from cleverscore.bounds.bracket import COLUMNS, bracket_from
 from cleverscore.bounds.evidence import Above, Below, aim, bracketed, checked_attacks
 from cleverscore.run.store import Store
@@ -156,7 +156,6 @@ def test_mistakes_are_sentences(scored: cs.Scores) -> None:
     with pytest.raises(cs.CleverError, match="transform"):
         cs.bracket(cs.Classifier(classifier.module, transform=lambda x: x), x, scored, attacks=(), certificate="crown")
     assert checked_attacks(["best", "fmn"], 1.0)[0] != "best"
-    assert set(evidence.CERTIFICATES) == set(certified._RADII)
     assert aim(scored.rows[0]) is None and bracketed(scored) == scored.heads
 
 

@@ -64,8 +64,9 @@ ORDER = [
         "gathering",
         "scoring",
         "cost",
+        "bounds",
     ),
-    *("transforms", "bounds", "zoo", "load", "run", "show", "cli"),
+    *("transforms", "zoo", "load", "run", "show", "cli"),
 ]
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cleverscore.bounds.attacks import best_attack as best_attack
     from cleverscore.bounds.bracket import Bracket as Bracket
     from cleverscore.bounds.bracket import bracket as bracket
+    from cleverscore.bounds.certified import Certificates as Certificates
+    from cleverscore.bounds.certified import certify as certify
     from cleverscore.bounds.masking import Sign as Sign
     from cleverscore.bounds.masking import masking_signs as masking_signs
     from cleverscore.bounds.second_order import second_order_clever as second_order_clever
@@ -36,8 +38,9 @@ if TYPE_CHECKING:
     from cleverscore.tails import FitOutcome as FitOutcome
 
 _HOMES = {
-    "Bracket": "bounds.bracket",
     "Attacked": "bounds.attacks",
+    "Bracket": "bounds.bracket",
+    "Certificates": "bounds.certified",
     "Classifier": "classifier",
     "CleverError": "errors",
     "CleverWarning": "errors",
@@ -47,9 +50,10 @@ _HOMES = {
     "Score": "score",
     "Scores": "score",
     "Sign": "bounds.masking",
-    "bracket": "bounds.bracket",
     "attack": "bounds.attacks",
     "best_attack": "bounds.attacks",
+    "bracket": "bounds.bracket",
+    "certify": "bounds.certified",
     "clever": "scoring",
     "estimate": "cost",
     "load_data": "load.data",

@@ -26,7 +26,7 @@ class Affine:
 
     def __init__(self, function: Function, shape: tuple[int, ...], like: torch.Tensor) -> None:
         self.function = function
-        self.shape = shape  # of the input
+        self.shape, self.like = shape, like  # of the input; a tensor of the right type and device
         with torch.no_grad():
             offset = function(torch.zeros(1, *shape, dtype=like.dtype, device=like.device))[0]
         self.offset = offset if bool(offset.any()) else None
@@ -95,9 +95,7 @@ class Scale(Weighted):
 
     def __init__(self, slope: torch.Tensor, shift: torch.Tensor, shape: tuple[int, ...]) -> None:
         self.slope, self.shift = (values.expand(1, *shape) for values in (slope, shift))
-        super().__init__(
-            lambda x: self.slope * x + self.shift, lambda x: self.slope.abs() * x, shape, slope
-        )
+        super().__init__(lambda x: self.slope * x + self.shift, lambda x: self.slope.abs() * x, shape, slope)
 
     def transposed(self, values: torch.Tensor) -> torch.Tensor:
         """A^T v."""
@@ -129,9 +127,7 @@ class Convolution(Weighted):
         def convolve(x: torch.Tensor, kernel: torch.Tensor, constant: torch.Tensor | None) -> torch.Tensor:
             return functional.conv2d(x, kernel, constant, stride, padding, dilation, groups)
 
-        super().__init__(
-            lambda x: convolve(x, weight, bias), lambda x: convolve(x, weight.abs(), None), shape, weight
-        )
+        super().__init__(lambda x: convolve(x, weight, bias), lambda x: convolve(x, weight.abs(), None), shape, weight)
 
     def added(self, rows: Rows) -> torch.Tensor | float:
         """What the bias adds; it is the same at every place."""
@@ -157,7 +153,9 @@ class Convolution(Weighted):
         """The transposed convolution, before the padding is cut off."""
         if self.groups == 1 and self.weight.shape[1] <= FEW_CHANNELS:
             # Libraries are tuned for many channels; one product and a fold are two to three times faster here.
-            size = [(n - 1) * step + reach for n, step, reach in zip(values.shape[2:], self.stride, self.reach, strict=True)]
+            size = tuple(
+                (n - 1) * step + reach for n, step, reach in zip(values.shape[2:], self.stride, self.reach, strict=True)
+            )
             columns = self.weight.flatten(1).T @ values.flatten(2)
             return functional.fold(columns, size, self.weight.shape[2:], stride=self.stride, dilation=self.dilation)
         # Channels-last convolutions are twice as fast, which pays for the copies.
@@ -210,4 +208,4 @@ class Concat:
         """Each node gets its part; windows may be split by channel only."""
         if self.axis != 1:
             rows = rows.dense(shape)
-        return [replace(rows, values=part) for part in torch.split(rows.values, self.sizes, self.axis)]
+        return [replace(rows, values=part) for part in torch.split(rows.values, list(self.sizes), self.axis)]

@@ -17,7 +17,7 @@ from cleverscore.bounds.crown_radii import crown_radii
 from cleverscore.bounds.lirpa import auto_lirpa_radii
 from cleverscore.bounds.questions import Asked, Floats
 from cleverscore.classifier import Classifier
-from cleverscore.errors import SettingError
+from cleverscore.errors import CertificateError, SettingError
 from cleverscore.subjects import Subject, prepare
 from cleverscore.targets import TargetsLike, takes_smallest, target_kind
 
@@ -28,6 +28,7 @@ _RADII: dict[str, Callable[[Classifier, list[Subject], Asked], list[Floats]]] = 
     "norm-product": norm_product_radii,
     "auto-lirpa": auto_lirpa_radii,
 }
+METHODS = tuple(_RADII)
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,18 @@ def certify(
     )
 
 
+def check_method(classifier: Classifier, method: str) -> None:
+    """Refuse a method that does not exist, and a classifier whose bounds would be of another function."""
+    if method not in METHODS:
+        raise SettingError(f"method={method!r}: choose one of {', '.join(METHODS)}")
+    if isinstance(classifier, Classifier) and classifier.transform is not None:
+        raise CertificateError(
+            "the classifier has a transform, which no certificate can follow; certify the model without it"
+        )
+
+
 def _check(classifier: Classifier, method: str, limit: float, precision: float, inside: str, p: float) -> None:
-    if method not in _RADII:
-        raise SettingError(f"method={method!r}: choose one of {', '.join(_RADII)}")
+    check_method(classifier, method)
     if not (limit > 0.0 and math.isfinite(limit)):
         raise SettingError(f"limit={limit}: the largest radius must be positive and finite")
     if not 0.0 < precision < 1.0:

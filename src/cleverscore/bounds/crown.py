@@ -81,9 +81,7 @@ class Bounder:
         self.stops = {v: _stop(exact, v) for v in self.users}
         self._norms: dict[tuple[int, float], torch.Tensor] = {}
 
-    def margins(
-        self, region: Region, objectives: torch.Tensor, owner: torch.Tensor
-    ) -> torch.Tensor:
+    def margins(self, region: Region, objectives: torch.Tensor, owner: torch.Tensor) -> torch.Tensor:
         """Lower bounds (R,) of objectives (R, K) times the logits of the inputs `owner` (R,) over their regions."""
         back = _Backward(self.exact, self.lines(region), len(self.exact.nodes) - 1, Rows(objectives, owner), 0.0)
         back.run()
@@ -101,12 +99,14 @@ class Bounder:
             given = [intervals[parent] for parent in nodes[v].parents]
             if isinstance(operation, Activation | MaxPool):
                 low, high = given[0]
-                lines[v] = operation.lines(low, high) if isinstance(operation, Activation) else operation.planes(low, high)
+                lines[v] = (
+                    operation.lines(low, high) if isinstance(operation, Activation) else operation.planes(low, high)
+                )
                 quick[v] = type(lines[v])(*(part.to(self.dtype) for part in lines[v]))
                 intervals.append((operation(low), operation(high)))
                 continue
             if v in self.users and self.affine[v] and centres is not None:
-                norm = self.norms(v, region.q, region.x.device) * region.radius[:, None]
+                norm = self.norms(v, region.q) * region.radius[:, None]
                 spread = norm.view(-1, *nodes[v].shape)
                 intervals.append((centres[v] - spread, centres[v] + spread))
                 continue
@@ -116,13 +116,16 @@ class Bounder:
             intervals.append(interval)
         return lines
 
-    def norms(self, v: int, q: float, device: torch.device) -> torch.Tensor:
+    def norms(self, v: int, q: float) -> torch.Tensor:
         """||row||_q of every neuron of a node that is affine in the input, as a row (1, neurons)."""
         if (v, q) not in self._norms:
             shape = self.exact.nodes[v].shape
-            count = math.prod(shape)
-            none = Region(torch.zeros(1, *self.exact.nodes[0].shape, dtype=torch.float64, device=device),
-                          torch.ones(1, dtype=torch.float64, device=device), q)
+            count, device = math.prod(shape), self.exact.device
+            none = Region(
+                torch.zeros(1, *self.exact.nodes[0].shape, dtype=torch.float64, device=device),
+                torch.ones(1, dtype=torch.float64, device=device),
+                q,
+            )
             _, neurons = _places(torch.ones(1, *shape, dtype=torch.bool, device=device))
             found = torch.empty(count, dtype=torch.float64, device=device)
             for part in torch.split(neurons, max(1, CHUNK_NUMBERS // self.widest.get(v, _widest(self.exact, v)))):
@@ -258,7 +261,7 @@ def _dot(values: torch.Tensor, rows: Rows, maps: torch.Tensor) -> torch.Tensor:
     local = rows.local(maps)
     if len(local) == 1:
         return values.flatten(1) @ local.flatten()
-    return torch.linalg.vecdot(values.flatten(1), local.flatten(1))
+    return torch.einsum("ri,ri->r", values.flatten(1), local.flatten(1))
 
 
 def _start(
@@ -306,7 +309,9 @@ def _widest(graph: Graph, v: int) -> int:
             side = None
         for parent in node.parents:
             before = sides.get(parent, (0, 0))
-            sides[parent] = None if side is None or before is None else (max(before[0], side[0]), max(before[1], side[1]))
+            sides[parent] = (
+                None if side is None or before is None else (max(before[0], side[0]), max(before[1], side[1]))
+            )
     return most
 
 

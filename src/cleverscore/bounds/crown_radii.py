@@ -30,7 +30,9 @@ def crown_radii(classifier: Classifier, subjects: list[Subject], asked: Asked) -
     if exact.affine[-1] and asked.inside == "ball":
         return [
             np.where(
-                margin > 0, np.minimum(margin / _norms(bounder, objectives(subject, num_classes), asked.p), asked.limit), 0
+                margin > 0,
+                np.minimum(margin / _norms(bounder, objectives(subject, num_classes), asked.p), asked.limit),
+                0,
             )
             for subject, margin in zip(subjects, found, strict=True)
         ]
@@ -82,7 +84,7 @@ def _norms(bounder: Bounder, rows: torch.Tensor, p: float) -> Floats:
     owner = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
     offset = rows @ bounder.exact.forward(nothing)[-1][0]
     norms = offset - bounder.margins(region, rows, owner)
-    return norms.clamp_min(torch.finfo(torch.float64).tiny).cpu().numpy()  # type: ignore[no-any-return]
+    return norms.clamp_min(torch.finfo(torch.float64).tiny).cpu().numpy()
 
 
 def gradient_norms(classifier: Classifier, subject: Subject, p: float) -> Floats:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from cleverscore.bounds.attacks import ATTACKS, BEST, attack
+from cleverscore.bounds.certified import certify, check_method
+from cleverscore.bounds.effort import PRESETS
 from cleverscore.classifier import Classifier
 from cleverscore.errors import InputError, SettingError
 from cleverscore.score import Score, Scores
@@ -19,7 +22,6 @@ from cleverscore.targets import takes_smallest
 
 ATTACKED_TOGETHER = 32  # inputs: large enough to fill a batch, small enough that a result is soon on disk
 CERTIFIED_TOGETHER = 8
-CERTIFICATES = ("crown", "local-lipschitz", "norm-product", "auto-lirpa")  # the methods of `certify`
 NORMS = {1.0: "l1", 2.0: "l2", math.inf: "linf"}
 
 Key = tuple[int, int | None, str, float]
@@ -91,25 +93,23 @@ def split_attack(name: str) -> tuple[str, str]:
     >>> split_attack("cw"), split_attack("ddn:strong")
     (('cw', 'paper'), ('ddn', 'strong'))
     """
-    attack, _, preset = name.partition(":")
-    return attack, preset or "paper"
+    short, _, preset = name.partition(":")
+    return short, preset or "paper"
 
 
 def checked_attacks(names: Sequence[str], p: float) -> list[str]:
     """Attacks by name, "best" replaced by what is tightest in norm p; refuses names that do not exist."""
-    from cleverscore.bounds.attacks import ATTACKS, BEST, PRESETS
-
     if isinstance(names, str):
         raise SettingError(f"attacks={names!r}: give a list of names, such as ['{names}']")
     checked = []
     for name in names:
-        attack, preset = split_attack(name)
-        if preset not in PRESETS or attack not in (*ATTACKS, "best"):
+        short, preset = split_attack(name)
+        if preset not in PRESETS or short not in (*ATTACKS, "best"):
             raise SettingError(
                 f"attack {name!r}: choose one of {', '.join(ATTACKS)} or best, with a preset if you like "
                 f"({', '.join(PRESETS)}), as in ddn:strong"
             )
-        chosen = BEST.get(p, BEST[2.0]) if attack == "best" else (attack,)
+        chosen = BEST.get(p, BEST[2.0]) if short == "best" else (short,)
         checked += [each if preset == "paper" else f"{each}:{preset}" for each in chosen]
     return list(dict.fromkeys(checked))
 
@@ -124,8 +124,6 @@ def run_attacks(
     done: Collection[Key] = (),
 ) -> Iterator[list[Above]]:
     """Attack the inputs of rows, a batch at a time; `images` by input id, `done` is left out."""
-    from cleverscore.bounds.attacks import ATTACKS
-
     seen = set(done)
     for p in dict.fromkeys(row.p for row in rows):
         for name in checked_attacks(names, p):
@@ -150,8 +148,6 @@ def run_attacks(
 def _attacked(
     classifier: Classifier, images: Mapping[int, torch.Tensor], rows: Sequence[Score], name: str, p: float, seed: int
 ) -> list[Above]:
-    from cleverscore.bounds.attacks import attack
-
     x = torch.stack([images[row.input] for row in rows])
     short, preset = split_attack(name)
     targets = None if aim(rows[0]) is None else [row.target for row in rows]
@@ -175,17 +171,6 @@ def _attacked(
     ]
 
 
-def check_certificate(classifier: Classifier, method: str) -> None:
-    """Refuse a method that does not exist, and a model that none can follow."""
-    if method not in CERTIFICATES:
-        raise SettingError(f"certificate {method!r}: choose one of {', '.join(CERTIFICATES)}")
-    if classifier.transform is not None:
-        raise SettingError(
-            "the classifier has a transform, which no certificate can follow; certify the model without it, or leave "
-            "the certificate out"
-        )
-
-
 def run_certificates(
     classifier: Classifier,
     images: Mapping[int, torch.Tensor],
@@ -195,9 +180,7 @@ def run_certificates(
     done: Collection[Key] = (),
 ) -> Iterator[list[Below]]:
     """Certify the inputs of rows up to the radius of their scores, a batch at a time; `done` is left out."""
-    from cleverscore.bounds.certified import certify
-
-    check_certificate(classifier, method)
+    check_method(classifier, method)
     groups = dict.fromkeys((row.p, row.radius, row.target_kind) for row in rows)
     for p, radius, kind in groups:
         todo = [

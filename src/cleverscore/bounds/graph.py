@@ -34,6 +34,7 @@ class Graph:
     """Nodes in the order of computation: 0 is the input, the last one the logits."""
 
     nodes: tuple[Node, ...]
+    device: torch.device
 
     @property
     def affine(self) -> tuple[bool, ...]:
@@ -44,20 +45,21 @@ class Graph:
             found.append(linear and all(found[parent] for parent in node.parents))
         return tuple(found)
 
-    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """The values of all nodes for inputs x (n, *input_shape)."""
-        values = [x]
-        for node in self.nodes[1:]:
+    def forward(self, x: torch.Tensor, start: int = 0) -> list[torch.Tensor]:
+        """The values of node `start` and of all after it, from x (n, *shape) at `start`; none may use a node before."""
+        values = {start: x}
+        for v in range(start + 1, len(self.nodes)):
+            node = self.nodes[v]
             given = [values[parent] for parent in node.parents]
             operation = node.operation
-            if isinstance(operation, Affine):
-                values.append(operation.forward(given[0]))
-            elif isinstance(operation, Sum | Concat):
-                values.append(operation(given))
+            if isinstance(operation, Sum | Concat):
+                values[v] = operation(given)
+            elif isinstance(operation, Affine):
+                values[v] = operation.forward(given[0])
             else:
                 assert operation is not None
-                values.append(operation(given[0]))
-        return values
+                values[v] = operation(given[0])
+        return list(values.values())
 
 
 def trace(classifier: Classifier, shape: tuple[int, ...], dtype: torch.dtype) -> Graph:
@@ -103,7 +105,7 @@ class _Builder:
                 last = self.index[node.args[0]]
                 if len(self.nodes[last].shape) != 1:
                     raise CertificateError(f"the model {self.classifier.name} does not return logits (n, classes)")
-                return Graph(tuple(self.nodes[: last + 1]))
+                return Graph(tuple(self.nodes[: last + 1]), self.like.device)
             elif isinstance(self.runs[0][node], torch.Tensor) and any(n in self.index for n in node.all_input_nodes):
                 self._add(node)
         raise CertificateError(f"the model {self.classifier.name} returns nothing")

@@ -132,11 +132,9 @@ def _any_convolution(call: Call) -> Affine:
     layer = call.layer
     if layer is None:
         raise UnknownLayerError("as a function it is bounded only in two dimensions with zero padding; use the layer")
-    weight = layer.weight.abs()
-    zero = None if layer.bias is None else torch.zeros_like(layer.bias)
+    given = {name: value.abs() if name == "weight" else 0.0 * value for name, value in layer.named_parameters()}
 
     def absolute(x: torch.Tensor) -> torch.Tensor:
-        given = {"weight": weight} if zero is None else {"weight": weight, "bias": zero}
         return torch.func.functional_call(layer, given, (x,))  # type: ignore[no-any-return]
 
     return Weighted(call.function, absolute, call.shapes[0], call.like)

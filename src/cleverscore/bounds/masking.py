@@ -9,21 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from cleverscore.balls import LpBall, parse_norm
+from cleverscore.bounds.attacks import Attacked
 from cleverscore.bounds.probing import Seen, behind_transform, look
 from cleverscore.classifier import Classifier
 from cleverscore.errors import InputError
+from cleverscore.score import Scores
 from cleverscore.subjects import prepare
-
-if TYPE_CHECKING:
-    from cleverscore.bounds.attacks import Attacked
-    from cleverscore.score import Scores
 
 Array = npt.NDArray[np.float64]
 

@@ -1,8 +1,8 @@
 """Maximum pooling between two linear functions of its inputs.
 
-Let m be the input with the largest lower bound l_m of a window. Below: y >= x_m. Above, whichever is nearer at the middle:
-y <= the largest upper bound, or y <= l_m + sum_j (u_j - l_m) / (u_j - l_j) (x_j - l_j) over the j with u_j > l_m,
-which is a chord over each max(x_j - l_m, 0). Where only m can win, both are x_m itself.
+Let m be the input with the largest lower bound l_m of a window. Below: y >= x_m. Above, whichever is lower at the
+middle: y <= the largest upper bound, or y <= l_m + sum_j (u_j - l_m) / (u_j - l_j) (x_j - l_j) over all j with
+u_j > l_m, which is a chord over each max(x_j - l_m, 0). Where only m can win, both are x_m itself.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ class MaxPool:
         if rows.corner is None:
             return Rows(self._folded(parts, self.shape[1:]), rows.owner), bias  # type: ignore[arg-type]
         sides = [
-            (w - 1) * step + reach for w, step, reach in zip(rows.values.shape[2:], self.stride, self.reach, strict=True)
+            (w - 1) * step + reach
+            for w, step, reach in zip(rows.values.shape[2:], self.stride, self.reach, strict=True)
         ]
         (s, t), (high, wide) = self.stride, rows.values.shape[2:]
         full = rows.values.new_zeros(*rows.values.shape[:2], *sides)

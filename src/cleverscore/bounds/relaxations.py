@@ -7,6 +7,7 @@ CROWN's rule (slope 1 where high > -low, else 0). S-shaped functions: chord or t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -51,9 +52,9 @@ class Activation:
         return torch.ones_like(low, dtype=torch.bool)
 
 
-def chord(f: Callable[[torch.Tensor], torch.Tensor], low: torch.Tensor, high: torch.Tensor, slope: torch.Tensor) -> (
-    tuple[torch.Tensor, torch.Tensor]
-):
+def chord(
+    f: Callable[[torch.Tensor], torch.Tensor], low: torch.Tensor, high: torch.Tensor, slope: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Slope and shift of the line through (low, f(low)) and (high, f(high)); `slope` where the two ends meet."""
     width = high - low
     flat = width <= FLAT * (1.0 + low.abs() + high.abs())
@@ -71,8 +72,10 @@ class Convex(Activation):
         *,
         lipschitz: float = 1.0,
         kink: float | None = None,
+        room: float = 0.0,
     ) -> None:
-        self.function, self.derivative, self.lipschitz, self.kink = function, derivative, lipschitz, kink
+        self.function, self.derivative, self.lipschitz = function, derivative, lipschitz
+        self.kink, self.room = kink, room
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """f(x)."""
@@ -83,7 +86,9 @@ class Convex(Activation):
         middle = 0.5 * (low + high)
         slope = self.derivative(middle)
         return Lines(
-            slope, self.function(middle) - slope * middle, *chord(self.function, low, high, self.derivative(high))
+            slope,
+            self.function(middle) - slope * middle - self.room,
+            *chord(self.function, low, high, self.derivative(high)),
         )
 
     def slopes(self, low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,9 +115,11 @@ def leaky_relu(slope: float) -> Convex:
 
 
 def softplus(beta: float) -> Convex:
-    """log(1 + exp(beta x)) / beta, smooth everywhere: torch's own form is x itself from beta x = 20 on, 2e-9 / beta away."""
+    """log(1 + exp(beta x)) / beta; torch gives x itself from beta x = 20 on, which the line below makes room for."""
     return Convex(
-        lambda x: torch.logaddexp(beta * x, torch.zeros_like(x)) / beta, lambda x: torch.sigmoid(beta * x)
+        lambda x: torch.logaddexp(beta * x, torch.zeros_like(x)) / beta,
+        lambda x: torch.sigmoid(beta * x),
+        room=math.exp(-20.0) / beta,
     )
 
 

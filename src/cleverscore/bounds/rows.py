@@ -1,8 +1,8 @@
 """Rows: linear functions of a layer's values, kept on windows where convolutions make them local.
 
 A neuron of a convolution sees a small rectangle of every earlier map. Its row of coefficients is kept on that rectangle
-alone (R, C, h, w) with the rectangle's corner, until the rectangle is about as large as the map. Rows of one place share
-a group, so that what depends on the place alone is looked up once.
+alone (R, C, h, w) with the rectangle's corner, until the rectangle is about as large as the map. Rows of one place
+share a group, so that what depends on the place alone is looked up once.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Rows:
         if self.corner is None or other.corner is None:
             raise ValueError("windows are added to windows; make both dense first")
         small, large = sorted((self, other), key=lambda rows: rows.values.shape[2:].numel())
-        assert small.corner is not None and large.corner is not None
+        assert small.corner is not None
+        assert large.corner is not None
         down, across = (small.corner - large.corner)[0].tolist()
         high, wide = small.values.shape[2:]
         values = large.values.clone()
@@ -93,7 +94,8 @@ class Rows:
         if self.corner is None or other.corner is None:
             return False
         small, large = sorted((self, other), key=lambda rows: rows.values.shape[2:].numel())
-        assert small.corner is not None and large.corner is not None
+        assert small.corner is not None
+        assert large.corner is not None
         shift = small.corner - large.corner
         room = torch.tensor(large.values.shape[2:]) - torch.tensor(small.values.shape[2:])
         first = shift[0].cpu()
@@ -126,9 +128,7 @@ def one_hot(neurons: torch.Tensor, owner: torch.Tensor, signs: torch.Tensor, sha
     return Rows(values, owner, corner, group, keys // (high * wide)).trimmed(shape)
 
 
-def _windows(
-    maps: torch.Tensor, corner: torch.Tensor, high: int, wide: int
-) -> tuple[torch.Tensor, tuple[int, int]]:
+def _windows(maps: torch.Tensor, corner: torch.Tensor, high: int, wide: int) -> tuple[torch.Tensor, tuple[int, int]]:
     """All windows of padded maps as a view (n, C, rows, columns, high, wide), and how far places moved."""
     least, most = corner.amin(0).tolist(), corner.amax(0).tolist()
     top, left = max(0, -least[0]), max(0, -least[1])

@@ -1,8 +1,9 @@
 """The largest radius at which bounds still hold, for many inputs at once.
 
 A bound m(r) starts at the margin and falls. What it has lost, margin - m(r), is close to a power of r, so log r is
-interpolated as a function of the logarithm of the loss, where that equals the margin. The last two looks lie a precision
-apart. Six looks are usual for a precision of 1e-3, where bisection takes twelve; each is a pass through the network.
+interpolated as a function of the logarithm of the loss, where that equals the margin. The last two looks lie a
+precision apart. Six looks are usual for a precision of 1e-3, where bisection takes
+twelve; each is a pass through the network.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import numpy as np
 from cleverscore.bounds.questions import Floats
 
 MOST_LOOKS = 60
-LOOSER = 0.7  # per bend; measured on the shipped networks: the radius is 0.5 of margin / gradient for one, 0.09 for eight
+LOOSER = (
+    0.7  # per bend; measured on the shipped networks: the radius is 0.5 of margin / gradient for one, 0.09 for eight
+)
 GROWTH = 4.0  # a radius that held is raised at most so much at once
 HALVING = 6  # every so many looks the bracket is halved, whatever the interpolation says
 
@@ -106,10 +109,7 @@ class Track:
 
 def _interpolated(points: list[tuple[float, float]]) -> float:
     """The polynomial through points (t, y) at t = 0."""
-    return sum(
-        y * math.prod(-other / (t - other) for other, _ in points if other != t)
-        for t, y in points
-    )
+    return sum(y * math.prod(-other / (t - other) for other, _ in points if other != t) for t, y in points)
 
 
 def largest_radii(tracks: list[Track], look: Callable[[list[int], Floats], list[Floats]], *, together: int) -> None:

@@ -8,11 +8,11 @@ from itertools import chain
 
 from cleverscore.balls import parse_norm
 from cleverscore.bounds.bracket import Bracket, bracket_from, signs_of
+from cleverscore.bounds.certified import check_method
 from cleverscore.bounds.evidence import (
     Above,
     Below,
     bracketed,
-    check_certificate,
     checked_attacks,
     run_attacks,
     run_certificates,
@@ -38,7 +38,7 @@ class Bounds:
 
             load_foolbox()
         for method in self.certificates:
-            check_certificate(study.classifier, method)
+            check_method(study.classifier, method)
 
 
 def run_bounds(
