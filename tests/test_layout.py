@@ -77,8 +77,9 @@ ORDER = [
         "gathering",
         "scoring",
         "cost",
+        "bounds",
     ),
-    *("zoo", "load", "run", "show", "cli"),
+    *("transforms", "zoo", "load", "run", "show", "cli"),
 ]
 
 

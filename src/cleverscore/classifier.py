@@ -20,6 +20,19 @@ from cleverscore.errors import CleverWarning, InputError, ModelError, SettingErr
 PROBED_INPUTS = 16  # enough to tell probabilities from logits, cheap for any network
 OUTPUTS = ("logits", "probabilities")
 HALF = (torch.float16, torch.bfloat16)
+Transform = Callable[[torch.Tensor], torch.Tensor]
+
+
+class _Instead(torch.autograd.Function):
+    """The value of one tensor with the gradient of another: backward-pass differentiable approximation (BPDA)."""
+
+    @staticmethod
+    def forward(ctx: Any, surrogate: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
+        return actual.view_as(actual)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
 
 
 class _Callable(nn.Module):
@@ -70,6 +83,9 @@ class Classifier:
     outputs     "logits", or "probabilities" for a model that ends in softmax: log p_c - log p_j = f_c - f_j exactly, so
                 the score is that of the logits underneath (as far as float probabilities resolve them).
     device      where to compute; default: where the model's parameters are.
+    transform   a function of inputs that stands before the model and has no useful gradient (bit depth, JPEG:
+                `cs.transforms`). Values pass through it; gradients pass as if it were not there, or through
+                `transform_backward`, a differentiable function close to it (BPDA: Athalye, Carlini & Wagner, 2018).
 
     >>> import torch
     >>> classifier = Classifier(torch.nn.Linear(2, 3), bounds=(0.0, 1.0))
@@ -88,6 +104,8 @@ class Classifier:
         device: torch.device | str | None = None,
         input_shape: Sequence[int] | None = None,
         name: str | None = None,
+        transform: Transform | None = None,
+        transform_backward: Transform | None = None,
     ) -> None:
         if isinstance(model, Classifier):
             raise ModelError("the model is a Classifier already; use it as it is")
@@ -105,6 +123,16 @@ class Classifier:
                 CleverWarning,
                 stacklevel=2,
             )
+        for given, what in ((transform, "transform"), (transform_backward, "transform_backward")):
+            if given is not None and not callable(given):
+                raise SettingError(
+                    f"{what}={given!r}: give a function of input tensors, such as cs.transforms.bit_depth(5)"
+                )
+        if transform is None and transform_backward is not None:
+            raise SettingError(
+                "transform_backward is given without transform; a differentiable step belongs in the model"
+            )
+        self.transform, self.transform_backward = transform, transform_backward
         self.name = name or type(model).__name__
         self.module = _frozen(model)
         if device is not None:
@@ -143,8 +171,25 @@ class Classifier:
             )
         return values.reshape(-1, *[1] * (x.ndim - 2)).to(x.dtype)
 
+    def transformed(self, x: torch.Tensor) -> torch.Tensor:
+        """The value of `transform`, with the gradient of the identity or of `transform_backward`."""
+        if self.transform is None:
+            return x
+        surrogate = x if self.transform_backward is None else self.transform_backward(x)
+        with torch.no_grad():
+            actual = self.transform(x.detach())
+        if not isinstance(actual, torch.Tensor) or actual.shape != surrogate.shape:
+            found = tuple(actual.shape) if isinstance(actual, torch.Tensor) else type(actual).__name__
+            raise InputError(
+                f"transform turns inputs of shape {tuple(x.shape)} into {found}, where gradients need "
+                f"{tuple(surrogate.shape)}; return a tensor of the same shape, or give transform_backward"
+            )
+        output: torch.Tensor = _Instead.apply(surrogate, actual.to(surrogate))  # type: ignore[no-untyped-call]
+        return output
+
     def standardised(self, x: torch.Tensor) -> torch.Tensor:
-        """(x - mean) / std, the model's own input."""
+        """(x - mean) / std of the transformed inputs: the model's own input."""
+        x = self.transformed(x)
         if self.mean is not None:
             x = x - self._per_channel("mean", self.mean, x)
         if self.std is not None:

@@ -118,11 +118,6 @@ def parse_index(text: str | None, count: int, limit: int | None) -> list[int]:
     return rows[:limit]
 
 
-def print_scores(scores: Scores) -> None:
-    """The table on stdout."""
-    click.echo(str(scores))
-
-
 @program.command()
 @click.argument("model")
 @click.argument("data")
@@ -153,6 +148,21 @@ def print_scores(scores: Scores) -> None:
     type=click.Choice(["ball", "clip"]),
     help="Sample the whole ball, or clip points to the input box.  [default: ball, released-code: clip]",
 )
+@click.option(
+    "--attack",
+    "attacks",
+    multiple=True,
+    metavar="NAME",
+    help="Attack beside the score: cw, ddn, fmn, ead, ifgsm, or best for the norm; NAME:strong or NAME:quick for "
+    "another effort; repeatable. Can be added to a run later.",
+)
+@click.option(
+    "--certify",
+    "certificates",
+    multiple=True,
+    metavar="METHOD",
+    help="Certify beside the score: crown, local-lipschitz or norm-product; repeatable. Can be added to a run later.",
+)
 @click.option("--index", metavar="ROWS", help="Rows of the data, such as 3,17,40-49.")
 @click.option("--limit", type=click.IntRange(min=1), help="Score the first inputs only.")
 @click.option("--skip-misclassified", is_flag=True, help="Leave misclassified inputs out, as the paper does.")
@@ -174,12 +184,13 @@ def run_score(
     *, model: str, data: str, norms: tuple[str, ...], targets: str, index: str | None, limit: int | None,
     skip_misclassified: bool, chunk_size: int | None, workers: int | None, out: Path | None, fresh: bool,
     bounds: str | None = None, mean: str | None = None, std: str | None = None, outputs: str | None = None,
-    device: str | None = None, **settings: Any,
+    device: str | None = None, attacks: tuple[str, ...] = (), certificates: tuple[str, ...] = (), **settings: Any,
 ) -> Scores:  # fmt: skip
     """What `score` does: check everything, then compute into the run directory, then print."""
     from cleverscore.load.data import load_data
     from cleverscore.load.models import load_model
     from cleverscore.progress import progress
+    from cleverscore.run.bounding import Bounds, run_bounds, stored_bracket, stored_signs
     from cleverscore.run.study import Study, StudyConfig, fingerprint_data, fingerprint_model, stored_scores
 
     images, labels = load_data(data)
@@ -197,6 +208,8 @@ def run_score(
         **settings,
     )
     study = Study(config, classifier, images[rows], None if labels is None else labels[rows], rows)
+    bounds_wanted = Bounds(attacks, certificates)
+    bounds_wanted.check(study)
     folder = out or Path("runs") / f"{_slug(model)}-{config.short_hash()}"
     with study.open_store(folder, fresh=fresh) as store:
         pending = study.pending(store)
@@ -211,11 +224,14 @@ def run_score(
         try:
             with progress(study.points(pending), "sampling gradients", lines=True) as on_points:
                 study.run(store, chunk_size=chunk_size, workers=workers, on_points=on_points)
+            run_bounds(study, store, bounds_wanted, on_inputs=lambda name, count: note(f"{name}: {count} more done"))
         except KeyboardInterrupt:
             note(f"\ninterrupted; {len(store.done())} scores are kept in {folder}; the same command resumes")
             sys.exit(INTERRUPTED)
-        scores = stored_scores(store)
-    print_scores(scores)
+        scores, bracket = stored_scores(store), stored_bracket(store)
+        click.echo(str(scores if bracket is None else bracket))
+        for sign in stored_signs(study, store):
+            note(f"warning: {sign.kind}: {sign}")
     note(f"\n{time.perf_counter() - began:.1f} s; kept in {folder}")
     return scores
 
@@ -230,17 +246,18 @@ def _slug(model: str) -> str:
 @click.option("--targets", "all_targets", is_flag=True, help="One line per target class, not per input.")
 def show(run: Path, all_targets: bool) -> None:
     """Print the table of RUN again."""
+    from cleverscore.run.bounding import stored_bracket
     from cleverscore.run.store import Store
     from cleverscore.run.study import describe_run, stored_scores
     from cleverscore.score import Scores
 
     with Store.open(run) as store:
-        scores = stored_scores(store)
+        scores, bracket = stored_scores(store), stored_bracket(store)
         note(describe_run(store))
     if not len(scores):
         note(f"{run} holds no finished input yet")
         return
-    print_scores(Scores(scores.rows, scores.rows) if all_targets else scores)
+    click.echo(str(Scores(scores.rows, scores.rows) if all_targets else scores if bracket is None else bracket))
 
 
 @program.command()

@@ -52,7 +52,8 @@ def _samples(classifier: Classifier, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _preprocessing(classifier: Classifier) -> str:
+    words = [] if classifier.transform is None else [f"transform {classifier.transform!r}, gradients past it"]
     if classifier.mean is None and classifier.std is None:
-        return "none"
+        return words[0] if words else "none"
     mean, std = (None if t is None else [round(v, 6) for v in t.tolist()] for t in (classifier.mean, classifier.std))
-    return f"(x - {mean or 0}) / {std or 1}"
+    return ", then ".join([*words, f"(x - {mean or 0}) / {std or 1}"])
