@@ -108,8 +108,8 @@ def markdown(result: dict) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {r['attack']} | {number(r['linf'])} | {number(r['linf_ratio'])} | {number(r['l2'])} | {number(r['l2_ratio'])} "
-        f"| {r['success']:.0%} | {r['seconds']:.0f} |"
+        f"| {r['attack']} | {number(r['linf'])} | {number(r['linf_ratio'])} | {number(r['l2'])} "
+        f"| {number(r['l2_ratio'])} | {r['success']:.0%} | {r['seconds']:.0f} |"
         for r in result["rows"]
     ]
     lines += [""]
