@@ -7,6 +7,8 @@ DeepFool does, in the norm asked for and inside the box) and polishes every poin
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from cleverscore.bounds.effort import Effort
@@ -45,7 +47,7 @@ def _class_by_class(goal: Goal, count: int) -> list[Goal]:
     logits = goal.classifier.logits(goal.x)
     ranked = logits.scatter(1, goal.classes[:, None], -torch.inf).argsort(1, descending=True)
     count = min(count, logits.shape[1] - 1)
-    return [Goal(goal.classifier, goal.x, ranked[:, i], True, goal.low, goal.high) for i in range(count)]
+    return [replace(goal, classes=ranked[:, i], targeted=True) for i in range(count)]
 
 
 def walked(goal: Goal, *, p: float) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -45,8 +45,9 @@ class Goal:
 
     def rows(self, places: slice | torch.Tensor) -> Goal:
         """The same goal for some of the inputs."""
-        parts = (self.x[places], self.classes[places], self.low[places], self.high[places])
-        return Goal(self.classifier, parts[0], parts[1], self.targeted, parts[2], parts[3])
+        return replace(
+            self, x=self.x[places], classes=self.classes[places], low=self.low[places], high=self.high[places]
+        )
 
     def margins(self, points: torch.Tensor) -> torch.Tensor:
         """f_c - max f_j, or max f_j - f_target: below zero where the goal is reached. (n, *shape) -> (n,)."""
@@ -91,7 +92,7 @@ def make_goal(classifier: Classifier, images: Any, *, targets: Any, p: float, se
     goal = Goal(classifier, x, torch.tensor(classes, device=x.device), targeted, *_edges(classifier, x))
     if classifier.bounds is None:
         reach = _reach(goal, p)
-        goal = Goal(classifier, x, goal.classes, targeted, x - reach, x + reach)
+        goal = replace(goal, low=x - reach, high=x + reach)
     return goal
 
 
