@@ -281,7 +281,7 @@ def test_relu_networks_equal_the_textbook_recursion(p: float, q: float, radii: l
             *(textbook(weights, biases, point, radius, rows[0].numpy(), q) for point in x.numpy()), strict=True
         )
         assert sum(loose) > 30
-        assert found == pytest.approx(np.array(want), rel=1e-5)
+        assert found == pytest.approx(np.array(want), rel=1e-5, abs=1e-5)
 
 
 ACTIVATIONS = {
