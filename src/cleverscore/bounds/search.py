@@ -21,7 +21,7 @@ LOOSER = (
     0.7  # per bend; measured on the shipped networks: the radius is 0.5 of margin / gradient for one, 0.09 for eight
 )
 GROWTH = 4.0  # a radius that held is raised at most so much at once
-HALVING = 6  # every so many looks the bracket is halved, whatever the interpolation says
+STRIDE = 3.0  # and by how much steps grow that do not end a search
 
 
 @dataclass
@@ -43,6 +43,8 @@ class Track:
     high: float = math.inf
     best: Floats = field(init=False)
     looks: list[tuple[float, Floats]] = field(default_factory=list)
+    held: bool = True  # the last look
+    streak: int = 0  # looks in a row that ended like it
 
     def __post_init__(self) -> None:
         self.best = np.zeros_like(self.margins)
@@ -62,23 +64,26 @@ class Track:
     def next(self) -> float:
         """The radius to look at next."""
         guess = min(self._root(target) for target in range(len(self.margins)))
-        step = 0.95 * self.precision
+        # Near an end of the bracket the look that ends the search is a precision away from that end; where that end
+        # only moved on, the interpolation was wrong, and steps grow.
+        step = min(0.95 * self.precision * STRIDE ** max(0, self.streak - 1), GROWTH - 1.0)
+        nearest, guess = self.low * (1.0 + step), guess * (1.0 - 0.4 * self.precision)
         if math.isinf(self.high):
             most = GROWTH * self.low if self.low > 0 else math.inf
-            return min(max(guess * (1.0 - 0.4 * self.precision), self.low * (1.0 + step)), most, self.limit)
-        if len(self.looks) % HALVING == 0:
-            return 0.5 * (self.low + self.high)
-        # Near an end of the bracket the look that ends the search is the one a precision away from that end.
-        if guess < self.low * (1.0 + step):
-            return self.low * (1.0 + step)
-        if guess > self.high * (1.0 - step):
-            return self.high * (1.0 - step)
-        return max(guess * (1.0 - 0.4 * self.precision), 0.02 * self.high)
+            return min(max(guess, nearest), most, self.limit)
+        farthest, middle = self.high / (1.0 + step), 0.5 * (self.low + self.high)
+        if self.held and guess < nearest:
+            return min(nearest, middle) if self.streak > 1 else nearest
+        if not self.held and guess > farthest:
+            return max(farthest, middle) if self.streak > 1 else farthest
+        return float(np.clip(guess, self.low + 0.02 * (middle - self.low), self.high - 0.02 * (self.high - middle)))
 
     def note(self, radius: float, bounds: Floats) -> None:
         """What the bounds (T,) are at a radius."""
         self.looks.append((radius, bounds))
         holds = bounds > 0
+        self.streak = self.streak + 1 if self.held == bool(holds.all()) else 1
+        self.held = bool(holds.all())
         self.best = np.where(holds, np.maximum(self.best, radius), self.best)
         if bool(holds.all()):
             self.low = max(self.low, radius)
