@@ -49,7 +49,20 @@ def test_nobody_but_the_command_line_imports_what_people_see() -> None:
 
 
 ORDER = [
-    *("errors", "reasons", "text", "progress", "tails", "classifier", "balls", "targets", "gradients", "chunks"),
+    *(
+        "errors",
+        "reasons",
+        "text",
+        "progress",
+        "tails",
+        "framing",
+        "arrays",
+        "classifier",
+        "balls",
+        "targets",
+        "gradients",
+        "chunks",
+    ),
     *(
         "thin",
         "tuning",

@@ -88,15 +88,6 @@ def fingerprint_model(classifier: Classifier) -> str:
     return digest.hexdigest()[:16]
 
 
-def fingerprint_data(images: npt.NDArray[Any], labels: npt.NDArray[Any] | None) -> str:
-    """A hash of inputs and labels."""
-    digest = hashlib.sha256(np.ascontiguousarray(images).tobytes())
-    digest.update(str((images.shape, str(images.dtype))).encode())
-    if labels is not None:
-        digest.update(np.ascontiguousarray(labels).tobytes())
-    return digest.hexdigest()[:16]
-
-
 def versions() -> dict[str, str]:
     """The software that computes."""
     return {
