@@ -56,6 +56,8 @@ ORDER = [
         "text",
         "progress",
         "tails",
+        "framing",
+        "arrays",
         "classifier",
         "balls",
         "targets",

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from cleverscore.arrays import ArrayModel, ArrayModule
 from cleverscore.errors import CleverWarning, InputError, ModelError, SettingError
 
 PROBED_INPUTS = 16  # enough to tell probabilities from logits, cheap for any network
@@ -75,9 +76,9 @@ class Probe:
 class Classifier:
     """A classifier f: inputs -> logits that can be scored.
 
-    model       a `torch.nn.Module` or a function that maps (n, *input_shape) to (n, K) logits. The module is used in
-                evaluation mode and without parameter gradients; the object passed in is not changed, its weights are
-                shared, not copied.
+    model       a `torch.nn.Module` or a function that maps (n, *input_shape) to (n, K) logits, or an `ArrayModel` of
+                another library. A module is used in evaluation mode and without parameter gradients; the object passed
+                in is not changed, its weights are shared, not copied.
     bounds      (low, high) of valid inputs, in the units of the inputs; None means unbounded.
     mean, std   per channel (axis 1) or one number: the model sees (x - mean) / std.
     outputs     "logits", or "probabilities" for a model that ends in softmax: log p_c - log p_j = f_c - f_j exactly, so
@@ -86,6 +87,8 @@ class Classifier:
     transform   a function of inputs that stands before the model and has no useful gradient (bit depth, JPEG:
                 `cs.transforms`). Values pass through it; gradients pass as if it were not there, or through
                 `transform_backward`, a differentiable function close to it (BPDA: Athalye, Carlini & Wagner, 2018).
+    class_names, preparation, origin    what is known of the classes, of how pictures or texts become inputs, and of
+                the model's file; for inspection and for loading data.
 
     >>> import torch
     >>> classifier = Classifier(torch.nn.Linear(2, 3), bounds=(0.0, 1.0))
@@ -95,7 +98,7 @@ class Classifier:
 
     def __init__(
         self,
-        model: nn.Module | Callable[[torch.Tensor], Any],
+        model: nn.Module | Callable[[torch.Tensor], Any] | ArrayModel,
         *,
         bounds: tuple[float, float] | None = None,
         mean: float | Sequence[float] | None = None,
@@ -106,9 +109,14 @@ class Classifier:
         name: str | None = None,
         transform: Transform | None = None,
         transform_backward: Transform | None = None,
+        class_names: Sequence[str] | None = None,
+        preparation: Any = None,
+        origin: str | None = None,
     ) -> None:
         if isinstance(model, Classifier):
             raise ModelError("the model is a Classifier already; use it as it is")
+        if not isinstance(model, (nn.Module, type)) and isinstance(model, ArrayModel):
+            model = ArrayModule(model)
         if not isinstance(model, nn.Module):
             if not callable(model):
                 raise ModelError(f"the model is a {type(model).__name__}, not a torch.nn.Module or a function")
@@ -134,6 +142,8 @@ class Classifier:
             )
         self.transform, self.transform_backward = transform, transform_backward
         self.name = name or type(model).__name__
+        self.class_names = None if class_names is None else tuple(map(str, class_names))
+        self.preparation, self.origin = preparation, origin
         self.module = _frozen(model)
         if device is not None:
             self.module = self.module.to(device)

@@ -117,15 +117,6 @@ def _identity(transform: Any) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(parts))
 
 
-def fingerprint_data(images: npt.NDArray[Any], labels: npt.NDArray[Any] | None) -> str:
-    """A hash of inputs and labels."""
-    digest = hashlib.sha256(np.ascontiguousarray(images).tobytes())
-    digest.update(str((images.shape, str(images.dtype))).encode())
-    if labels is not None:
-        digest.update(np.ascontiguousarray(labels).tobytes())
-    return digest.hexdigest()[:16]
-
-
 def versions() -> dict[str, str]:
     """The software that computes."""
     return {
