@@ -2,9 +2,9 @@
 
 Shipped network and images, untargeted, inputs in [0, 1]. Peers run with their own defaults, except that foolbox's CW
 takes --iterations and not 10,000, that ART's takes 64 images at a time and not one, which changes its time only, and
-that foolbox's BIM, which has no default epsilon, takes ART's 0.3. Every result is judged here: an input counts as
-attacked if the network says so, and its distortion is computed in double from the adversarial input. Medians are over
-all images, a failure counting as infinite; "ours / its" is the median ratio over the images where that attack succeeds.
+that foolbox's BIM, which has no default epsilon, takes ART's 0.3. Every peer's result is judged here: an input counts
+as attacked if the network says so, and its distortion is computed in double from the adversarial input. Medians are
+over all images, a failure counting as infinite; "ours / its" is the median ratio over the images where it succeeds.
 ART and torchattacks are optional: pip install adversarial-robustness-toolbox==1.20.1 packaging, and
 pip install --no-deps torchattacks (it pins old versions of packages that it does not need for this).
 """

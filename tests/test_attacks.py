@@ -213,7 +213,7 @@ def test_the_units_of_the_input_do_not_matter(relu: cs.Classifier, name: str) ->
 def test_l2_fmn_projects_where_foolbox_does_not(relu: cs.Classifier) -> None:
     x = inputs(10)
     fmn = cs.attack(relu, x, "fmn", p=2, iterations=200)
-    best = cs.best_attack(relu, x, p=2)
+    best = cs.best_attack(relu, x, "facets", p=2)
     assert fmn.success.all()
     assert np.median(fmn.l2 / best.distortion) < 1.02
     foolbox = load_foolbox()
@@ -293,6 +293,23 @@ def test_the_black_image_of_a_failed_search_is_no_success() -> None:
     assert classifier(torch.zeros(1, 6)).argmax(1).item() == 1
     attacked = cs.attack(classifier, inputs(2) * 0.5 + 0.5, "cw", preset="quick", iterations=5)
     assert not attacked.success.any()
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_without_gradients_there_is_no_nan(relu: cs.Classifier, name: str) -> None:
+    """Rounding shatters the gradient: an attack may fail, and says so."""
+    classifier = cs.Classifier(lambda x: relu.module(torch.round(4.0 * x) / 4.0), bounds=(0.0, 1.0))
+    attacked = cs.attack(classifier, inputs(3), name, preset="quick")
+    assert torch.isfinite(attacked.adversarial).all()
+    assert not np.isnan(attacked.l2).any()
+    np.testing.assert_array_equal(np.isinf(attacked.l2), ~attacked.success)
+
+
+def test_nan_is_no_success(relu: cs.Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attacks_module, "run", lambda goal, *args, **kwargs: goal.x * math.nan)
+    attacked = cs.attack(relu, inputs(6), "cw")
+    assert not attacked.success.any()
+    assert torch.equal(attacked.adversarial, inputs(6))
 
 
 def test_best_attack_takes_the_smallest_of_each_input(relu: cs.Classifier) -> None:

@@ -73,10 +73,11 @@ class Goal:
 
     @torch.no_grad()
     def reached(self, points: torch.Tensor, *, chunk_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Whether each point is classified as wanted, and its class, by the user's classifier."""
-        parts = torch.split(points, chunk_size)
-        found = torch.cat([self.classifier.logits(part).argmax(1) for part in parts])
-        return (found == self.classes) if self.targeted else (found != self.classes), found
+        """Whether each point is classified as wanted, and its class; what is not finite has no class to speak of."""
+        logits = torch.cat([self.classifier.logits(part) for part in torch.split(points, chunk_size)])
+        finite = torch.isfinite(logits).all(1) & torch.isfinite(points).flatten(1).all(1)
+        found = logits.argmax(1)
+        return finite & ((found == self.classes) if self.targeted else (found != self.classes)), found
 
 
 def make_goal(classifier: Classifier, images: Any, *, targets: Any, p: float, seed: int) -> Goal:
