@@ -232,7 +232,7 @@ GOOD = np.full((2, 1, 28, 28), 0.5, np.float32)
         ("tests.bad_models:absent", {"x": GOOD}, [], "has no 'absent'"),
         ("no_such_package:model", {"x": GOOD}, [], "cannot be imported"),
         ("zoo:resnet", {"x": GOOD}, [], "choose one of"),
-        ("model.xyz", {"x": GOOD}, [], "is not a model"),
+        ("model.xyz", {"x": GOOD}, [], "'model.xyz' does not exist"),
         ("tests.bad_models:linear?weights=absent.safetensors", {"x": GOOD}, [], "do not exist"),
         ("zoo:mnist-mlp", None, [], "does not exist"),
     ],

@@ -58,10 +58,13 @@ def _frozen(model: nn.Module) -> nn.Module:
     for buffer in model.buffers():
         memo[id(buffer)] = buffer.detach()
     try:
-        frozen = copy.deepcopy(model, memo)
+        with torch.no_grad():  # TorchScript copies its weights by an operation that would be recorded
+            frozen = copy.deepcopy(model, memo)
     except Exception:  # modules that hold locks, streams or compiled graphs cannot be copied
         frozen = model
-    return frozen.eval().requires_grad_(False)
+    for parameter in frozen.parameters():  # one by one: TorchScript has no requires_grad_ for a whole module
+        parameter.requires_grad_(False)
+    return frozen.eval()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from cleverscore.subjects import Subject, prepare
 from cleverscore.targets import TargetsLike
 
 PROBE_SECONDS = 1.0  # the probe grows until it takes this long
-PROBE_ROUNDS = 3  # chunks per worker in the first probe
+PROBED_TARGETS = 4
 # Gradients, their norms and the temporary tensors of the backward pass come on top of what autograd keeps.
 BACKWARD_SHARE = 1.0
 
@@ -90,23 +90,46 @@ def estimate_for(
 def _seconds_per_point(
     classifier: Classifier, subject: Subject, settings: Settings, chunk_size: int, workers: int
 ) -> float:
-    """Time of a point with all its targets, from fixed sampling of a growing number of points."""
+    """Time of a point with all its targets; for many targets it follows from one and a few."""
+    count = len(subject.targets)
+    if count <= PROBED_TARGETS:
+        return _measured(classifier, subject, settings, chunk_size, workers)
+    one, few = (
+        _measured(
+            classifier,
+            replace(subject, targets=subject.targets[:number], margins=subject.margins[:number]),
+            settings,
+            chunk_size,
+            workers,
+        )
+        for number in (1, PROBED_TARGETS)
+    )
+    # A backward pass costs about as much as the forward pass; half of that is below any noise.
+    each = max((few - one) / (PROBED_TARGETS - 1), 0.5 * few / (1 + PROBED_TARGETS))
+    return few + (count - PROBED_TARGETS) * each
+
+
+def _measured(classifier: Classifier, subject: Subject, settings: Settings, chunk_size: int, workers: int) -> float:
+    """Seconds per point, from fixed sampling of a growing number of points."""
     size = min(settings.block_size, chunk_size)
-    blocks = math.ceil(PROBE_ROUNDS * workers * chunk_size / size)
+    blocks = math.ceil(workers * chunk_size / size)
     plain = replace(settings, block_size=size, tolerance=None, budget=None)
     total = settings.blocks * settings.block_size
     # The first points pay for threads, memory and kernels that later ones find ready.
-    for _ in gather(classifier, [subject], replace(plain, blocks=workers), chunk_size=chunk_size, workers=workers):
-        pass
+    cold = True
     while True:
         probe = replace(plain, blocks=blocks)
         began = time.perf_counter()
-        for _ in gather(classifier, [subject], probe, chunk_size=chunk_size, workers=workers):
-            pass
+        flow = gather(classifier, [subject], probe, chunk_size=chunk_size, workers=workers)
+        busy = sum(evidence.seconds for _, evidence in flow)
+        if busy >= PROBE_SECONDS:  # a large network: its check of faster forms is no part of the cost of a point
+            return busy / (blocks * size)
         took = time.perf_counter() - began
-        if took >= PROBE_SECONDS or blocks * size >= total:
+        if not cold and (took >= PROBE_SECONDS or blocks * size >= total):
             return took / (blocks * size)
-        blocks = min(math.ceil(blocks * max(2.0, 1.2 * PROBE_SECONDS / took)), math.ceil(total / size))
+        if not cold:
+            blocks = min(math.ceil(blocks * max(2.0, 1.2 * PROBE_SECONDS / took)), math.ceil(total / size))
+        cold = False
 
 
 def estimate(

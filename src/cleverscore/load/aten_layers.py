@@ -48,6 +48,7 @@ def with_layers(module: fx.GraphModule) -> fx.GraphModule:
             written.add_submodule(name, layer)
             with written.graph.inserting_before(node):
                 call = written.graph.call_module(name, (node.args[0],))
+            call.meta = dict(node.meta)
             node.replace_all_uses_with(call)
             written.graph.erase_node(node)
         elif node.target in FUNCTIONS:

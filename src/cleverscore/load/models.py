@@ -42,8 +42,6 @@ def load_model(model: str | Path, *, allow_pickle: bool = False, **options: Any)
         return _zoo(rest, options)
     factory = bool(rest) and all(part.isidentifier() for part in scheme.split("."))
     if isinstance(model, Path) or not factory or Path(text).exists():
-        if not isinstance(model, Path) and not Path(text).suffix and "/" not in text and not Path(text).exists():
-            raise LoadError(f"'{text}' is not a model: give {FORMS}")
         return _from_disk(Path(text), allow_pickle, options)
     return _factory(scheme, rest, allow_pickle, options)
 

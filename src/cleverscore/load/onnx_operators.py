@@ -322,7 +322,8 @@ def _trilu(node: Node, x: Any, *_: Any) -> Any:
 
 
 def _top_k(node: Node, x: Any, *_: Any) -> Any:
-    return tuple(torch.topk(x, node.ints(1)[0], int(node.get("axis", -1)), bool(node.get("largest", 1))))
+    found = torch.topk(x, node.ints(1)[0], int(node.get("axis", -1)), bool(node.get("largest", 1)))
+    return found[0], found[1]
 
 
 def _dequantize(node: Node, x: Any, scale: Any, zero: Any = None) -> Any:

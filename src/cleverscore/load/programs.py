@@ -6,6 +6,7 @@ through first, and what is not plain tensors and tensor operations needs `allow_
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import re
@@ -31,12 +32,16 @@ SAFE_TARGET = re.compile(
     rf"torch\.ops\.(aten|prims|prim|higher_order)\.\w+(\.\w+)?|_operator\.({ARITHMETIC})|math\.\w+"
 )
 # Sizes as sympy writes them: numbers, symbols, arithmetic, and the functions that torch.export uses.
-SAFE_EXPRESSION = re.compile(r"[\w\s+\-*/%(),.<>=&|~!]*")
 FUNCTIONS = re.compile(
     "Min|Max|Mod|FloorDiv|CleanDiv|CeilDiv|PythonMod|ModularIndexing|Where|Eq|Ne|Lt|Le|Gt|Ge|And|Or|Not|CeilToInt|"
-    "FloorToInt|IntTrueDiv|FloatTrueDiv|PowByNatural|FloatPow|ToFloat|TruncToInt|RoundToInt|Identity|int_oo|oo|True|False"
+    "FloorToInt|IntTrueDiv|FloatTrueDiv|PowByNatural|FloatPow|ToFloat|TruncToInt|RoundToInt|Identity|Symbol|Integer|"
+    "Float|Rational|Add|Mul|Pow|int_oo|oo|true|false"
 )
 SYMBOL = re.compile(r"[a-z]\w{0,2}\d+")
+ARITHMETIC_SYNTAX = (
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call, ast.keyword, ast.Constant, ast.Name,
+    ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context,
+)  # fmt: skip
 HOLDERS = ("state_dict", "model_state_dict", "model", "net", "weights")
 
 
@@ -100,9 +105,17 @@ def _is_safe(target: str) -> bool:
 
 
 def _is_arithmetic(expression: str) -> bool:
-    words = re.findall(r"[A-Za-z_]\w*", expression)
-    symbols = all(FUNCTIONS.fullmatch(word) or SYMBOL.fullmatch(word) for word in words)
-    return bool(SAFE_EXPRESSION.fullmatch(expression)) and symbols and "__" not in expression
+    """Whether a text is arithmetic of numbers and symbols: sympy would run anything else."""
+    try:
+        parts = list(ast.walk(ast.parse(expression, mode="eval")))
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    for part in parts:
+        name = part.id if isinstance(part, ast.Name) else part.value if isinstance(part, ast.Constant) else None
+        known = not isinstance(name, str) or FUNCTIONS.fullmatch(name) or SYMBOL.fullmatch(name)
+        if not isinstance(part, ARITHMETIC_SYNTAX) or not known:
+            return False
+    return True
 
 
 def _plain(path: Path, module: fx.GraphModule) -> tuple[nn.Module, tuple[int, ...] | None]:
