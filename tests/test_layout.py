@@ -50,6 +50,7 @@ def test_nobody_but_the_command_line_imports_what_people_see() -> None:
 
 ORDER = [
     *("errors", "reasons", "text", "progress", "tails", "classifier", "balls", "targets", "gradients", "chunks"),
+    *("surrogates", "projections", "ascent", "profile"),
     *(
         "thin",
         "tuning",
@@ -60,6 +61,7 @@ ORDER = [
         "racing",
         "subjects",
         "shortcuts",
+        "sharp",
         "settings",
         "gathering",
         "scoring",
