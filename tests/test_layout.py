@@ -67,7 +67,7 @@ ORDER = [
         "scoring",
         "cost",
     ),
-    *("zoo", "load", "run", "show", "cli"),
+    *("truth", "zoo", "load", "run", "show", "cli"),
 ]
 
 
