@@ -73,7 +73,7 @@ def estimate_for(
     one = subjects[0]
     chunk_size = resolved_chunk_size(classifier, one.x, chunk_size, workers=workers)
     targets = sum(len(subject.targets) for subject in subjects)
-    per_input = 2 if is_affine(classifier) else settings.points
+    per_input = 2 if is_affine(classifier) else settings.points(one.x.numel())
     if settings.sharp:  # climbs share no forward pass between targets, and are counted in gradients
         one = replace(one, targets=one.targets[:1], margins=one.margins[:1])
     # A point costs a forward pass, a target a backward pass; inputs differ in their number of targets.
@@ -98,7 +98,7 @@ def _seconds_per_point(
     # An ascent is charged in gradients too, so sampling tells its speed.
     method = "paper" if settings.sharp else settings.method
     plain = replace(settings, method=method, block_size=size, tolerance=None, budget=None)
-    total = settings.points
+    total = settings.points(subject.x.numel())
     # The first points pay for threads, memory and kernels that later ones find ready.
     for _ in gather(classifier, [subject], replace(plain, blocks=workers), chunk_size=chunk_size, workers=workers):
         pass

@@ -78,7 +78,7 @@ def clever(
         budget=budget,
     )
     subjects = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
-    total = len(subjects) * settings.points
+    total = len(subjects) * settings.points(subjects[0].x.numel())
     bar = nullcontext(None) if progress is False else show_progress(total, settings.activity)
     with bar as on_points:
         found = dict(

@@ -82,10 +82,9 @@ class Settings:
             Stopping(self.tolerance or 0.0, race=True)
             Budget.parse(self.budget)
 
-    @property
-    def points(self) -> int:
-        """Work per input at most, in the units of progress: points that are sampled, or gradients of an ascent."""
-        return most_gradients() if self.sharp else self.blocks * self.block_size
+    def points(self, dim: int) -> int:
+        """Work per input at most, in the units of progress: points that are sampled, or a target's gradients."""
+        return most_gradients(dim) if self.sharp else self.blocks * self.block_size
 
     @property
     def activity(self) -> str:

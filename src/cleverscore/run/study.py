@@ -180,7 +180,9 @@ class Study:
 
     def points(self, pending: dict[str, list[Subject]]) -> int:
         """How many points are still to be drawn."""
-        return sum(len(subjects) * self.settings[norm].points for norm, subjects in pending.items())
+        return sum(
+            len(subjects) * self.settings[norm].points(self.subjects[0].x.numel()) for norm, subjects in pending.items()
+        )
 
     def estimate(
         self, pending: dict[str, list[Subject]], *, chunk_size: int | None = None, workers: int | None = None
