@@ -1,10 +1,10 @@
 """The sharp method: radial profiles by ascent, for all targets of an input side by side.
 
 Round 0 takes the gradient at the input: L(0), so no score can be above margin / L(0). Round 1 climbs at four radii up
-to there and brackets the crossing. Round 2 puts eight radii between 0 and the crossing, each with the best point of its
-neighbour and a random one as starts. Further rounds try new starts at those radii until one of them lowers the score by
-less than the tolerance. More starts can only lower a score, so the targets of an untargeted score race: one whose score
-is still far above the smallest gets no further rounds.
+to there and brackets the crossing. Round 2 puts eight radii between 0 and the crossing, each with two starts: the best
+of all points found so far, brought to that radius, and the best of a few random ones. Further rounds do the same again
+with what was found meanwhile, until one of them lowers the score by less than the tolerance. The targets of an
+untargeted score race: one whose score is still far above the smallest gets no further rounds.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Array = npt.NDArray[np.float64]
 
 TOLERANCE = 0.01  # one more round that lowers the score by less ends the search
 BRACKET_RADII, BRACKET_STARTS, BRACKET_STEPS = 4, 3, 15
-RADII, STEPS = 8, 20
-STARTS = 2  # per radius and round: one from a neighbour, one random
+RADII, STEPS = 8, 19
+STARTS = 2  # per radius and round: one from the best points of all radii, one random
 MOST_ROUNDS = 5
 # The finest radii end a little beyond the expected crossing, so that it is not missed when they move it.
 BEYOND = 1.03
@@ -62,7 +62,7 @@ def _round_cost(rounds: int, dim: int) -> int:
     """Gradient equivalents of a target's next round, after so many rounds."""
     if rounds == 0:
         return BRACKET_RADII * (BRACKET_STARTS * climb_cost(BRACKET_STEPS) + (BRACKET_STARTS - 1) * candidates(dim))
-    return RADII * (STARTS * climb_cost(STEPS) + candidates(dim))
+    return RADII * (STARTS * climb_cost(STEPS) + candidates(dim) + RADII + BRACKET_RADII)
 
 
 def most_gradients(dim: int) -> int:
@@ -175,20 +175,16 @@ class Search:
                 yield _Start(t, radius, drawn[i * (BRACKET_STARTS - 1) + k] * radius)
 
     def _refine(self, t: int, drawn: torch.Tensor) -> Iterator[_Start]:
-        """Eight radii up to the crossing, each from a neighbour's best point and from a random one."""
+        """Eight radii up to the crossing, each from the best points of all radii and from a random one."""
         ladder = self.ladders[t]
         if not ladder.fine:
             expected = ladder.profile(FitOutcome.ASCENDED).expected_distance(float(self.margins[t]), self.ball.radius)
             top = min(self.ball.radius, BEYOND * expected)
             ladder.fine = [float(top * (i + 1) / RADII) for i in range(RADII)]
-        known = sorted(ladder.radii)
+        # The steepest place of another ball, brought to this radius, is often near this one's.
+        known = [(r, ladder.offsets[r]) for r in ladder.radii if r > 0.0]
         for i, radius in enumerate(ladder.fine):
-            # From outside and from inside in turn: the steepest place of a larger ball and that of a smaller one.
-            outer = [r for r in known if r > radius]
-            inner = [r for r in known if 0.0 < r < radius]
-            order = (outer[:1], inner[-1:]) if self.rounds % 2 else (inner[-1:], outer[:1])
-            neighbour = next((side[0] for side in order if side), 0.0)
-            yield _Start(t, radius, ladder.offsets[neighbour][None] * (radius / neighbour if neighbour else 0.0))
+            yield _Start(t, radius, torch.stack([offset * (radius / r) for r, offset in known]))
             yield _Start(t, radius, drawn[i] * radius)
 
     def add(self, starts: Sequence[_Start], summit: Summit) -> None:
