@@ -16,6 +16,7 @@ from itertools import count
 import numpy as np
 
 from cleverscore.balls import dual_exponent
+from cleverscore.truth.answer import TOLERANCE
 from cleverscore.truth.network import Array, Bounds, Network, Phases, bounds
 from cleverscore.truth.polyhedra import nearest, within
 
@@ -55,11 +56,15 @@ def _children(phases: Phases, known: Bounds) -> Iterator[Phases]:
                 best, place = float(worth[unit]), (k, unit)
     if place is None:
         return
-    k, unit = place
     for side in (1, -1):
-        child = tuple(phase.copy() for phase in phases)
-        child[k][unit] = side
-        yield child
+        yield _with(phases, *place, side)
+
+
+def _with(phases: Phases, k: int, unit: int, side: int) -> Phases:
+    """The phases with one more fixed."""
+    layer = phases[k].copy()
+    layer[unit] = side
+    return (*phases[:k], layer, *phases[k + 1 :])
 
 
 def nearest_adversarial(
@@ -129,13 +134,15 @@ def crossing(network: Network, point: Array) -> Array | None:
     return None
 
 
-def steepest_cell(network: Network, *, seconds: float, tolerance: float) -> tuple[float, float, Array]:
+def steepest_cell(
+    network: Network, first: tuple[float, Array], *, seconds: float, tolerance: float = TOLERANCE
+) -> tuple[float, float, Array]:
     """The largest ||grad margin||_q of the cells that meet the unit ball: lower end, upper end, a point of the cell."""
     began = time.perf_counter()
-    low, best = -1.0, np.zeros(network.dim)
+    low, best = first
     order = count()
     known = bounds(network)
-    heap = [(-slope_bound(network, known), next(order), network.free())]
+    heap = [(-slope_bound(network, known.phases), next(order), network.free())]
     while heap and -heap[0][0] > low * (1.0 + tolerance):
         if time.perf_counter() - began > seconds:
             return low, -heap[0][0], best
@@ -150,28 +157,34 @@ def steepest_cell(network: Network, *, seconds: float, tolerance: float) -> tupl
             inner = within(*cell(network, here)[:2], network.p)
             if inner is not None:
                 low, best = value, inner
-        for child in _children(phases, known):
-            bound = slope_bound(network, bounds(network, child))
+        for bound, k, unit, side in _flattest_split(network, known.phases):
             if bound > low * (1.0 + tolerance):
-                heapq.heappush(heap, (-bound, next(order), child))
-    return low, max(low, low * (1.0 + tolerance)), best
+                heapq.heappush(heap, (-bound, next(order), _with(phases, k, unit, side)))
+    return low, low * (1.0 + tolerance), best
 
 
-def slope_interval(network: Network, known: Bounds) -> tuple[Array, Array]:
-    """Elementwise bounds of h, where gradient = W_1^T h, from the output backward."""
+def _flattest_split(network: Network, phases: Phases) -> list[tuple[float, int, int, int]]:
+    """The unit whose two phases leave the smallest bounds of the gradient: (bound, layer, unit, phase) of both."""
+    best: list[tuple[float, int, int, int]] = []
+    worth = math.inf
+    for k, fixed in enumerate(phases):
+        for unit in np.flatnonzero(fixed == 0).tolist():
+            sides = [(slope_bound(network, _with(phases, k, unit, side)), k, unit, side) for side in (1, -1)]
+            # The sum, and not the larger one: where one side gives nothing, the other should give much.
+            total = sides[0][0] + sides[1][0]
+            if total < worth:
+                best, worth = sides, total
+    return best
+
+
+def slope_bound(network: Network, phases: Phases) -> float:
+    """An upper bound of the gradient norm: gradient = W_1^T h with h between m - r and m + r, elementwise."""
     low = high = np.ones(1)
-    for k in reversed(range(network.depth)):
-        weight, fixed = network.weights[k + 1], known.phases[k]
+    for weight, fixed in zip(network.weights[:0:-1], phases[::-1], strict=True):
         positive, negative = np.maximum(weight, 0.0), np.minimum(weight, 0.0)
         low, high = low @ positive + high @ negative, high @ positive + low @ negative
         low = np.where(fixed > 0, low, np.where(fixed < 0, 0.0, np.minimum(low, 0.0)))
         high = np.where(fixed > 0, high, np.where(fixed < 0, 0.0, np.maximum(high, 0.0)))
-    return low, high
-
-
-def slope_bound(network: Network, known: Bounds) -> float:
-    """An upper bound of the gradient norm: h = m + r s with |s| <= 1 in ||W_1^T h||_q."""
-    low, high = slope_interval(network, known)
     middle, half = 0.5 * (low + high), 0.5 * (high - low)
     weight = network.weights[0]
     q = dual_exponent(network.p)

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from cleverscore.balls import LpBall
+from cleverscore.balls import LpBall, dual_exponent
 from cleverscore.classifier import Classifier
 from cleverscore.truth.answer import TOLERANCE, Exact
 from cleverscore.truth.branching import cell, slope_bound, steepest_cell
-from cleverscore.truth.multistart import checked_norm, in_double, one_subject
+from cleverscore.truth.multistart import checked_norm, in_double, one_subject, starts
 from cleverscore.truth.network import Array, Network, bounds, read
 from cleverscore.truth.polyhedra import within
 from cleverscore.truth.program import Encoding, encode, slope_terms
 
 INFEASIBLE = 2  # scipy's status
+SAMPLED = 2048
 
 
 def exact_local_lipschitz(
@@ -26,8 +27,9 @@ def exact_local_lipschitz(
 ) -> Exact:
     """max ||grad(f_c - f_j)(x)||_q over B_p(x0, radius), for p = 1, 2 or inf; the box is ignored.
 
-    p = inf and 1 are mixed-integer programs over the phases of the units, p = 2 is branch and bound over them. Cells
-    that reach less than a millionth of the radius into the ball do not count.
+    p = inf and 1 are mixed-integer programs over the phases of the units; p = 2, and networks with more inputs than
+    units, are branch and bound over them. Cells that reach less than a millionth of the radius into the
+    ball do not count.
 
     >>> net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     >>> target = 1 - int(net(torch.zeros(1, 2)).argmax())
@@ -42,27 +44,37 @@ def exact_local_lipschitz(
     network = read(classifier, subject.x, p).at(radius)
     whole = network.margin(subject.predicted, target)
     # The solver's tolerance is absolute: with this scale no gradient is longer than 1.
-    scale = slope_bound(whole, bounds(whole)) if whole.depth else 1.0
+    scale = slope_bound(whole, bounds(whole).phases) if whole.depth else 1.0
     if scale == 0.0:
         return Exact(0.0, 0.0, 0.0, time.perf_counter() - began, target, subject.x)
     whole = network.margin(subject.predicted, target, scale=1.0 / scale)
     if not whole.depth:
         low = high = float(np.linalg.norm(whole.weights[0][0], LpBall(p, radius).q))
         point = np.zeros(whole.dim)
-    elif p == 2.0:
-        smaller, basis = whole.projected()
-        low, high, point = steepest_cell(smaller, seconds=seconds, tolerance=TOLERANCE)
-        point = basis @ point
-    elif math.isinf(p):
-        low, high, point = _largest_sum(whole, seconds=seconds)
     else:
-        low, high, point = _largest_entry(whole, seconds=seconds)
+        smaller, basis = whole.projected()
+        first = _sampled(smaller)
+        # Programs need a binary number per entry of unknown sign, branching does not.
+        branching = p == 2.0 or whole.dim > sum(map(len, whole.biases))
+        search = steepest_cell if branching else _largest_sum if math.isinf(p) else _largest_entry
+        low, high, point = search(smaller, first, seconds=seconds)
+        point = basis @ point
     low, high = low * scale / radius, high * scale / radius  # on the unit ball gradients are `radius` times as long
     moved = subject.x + torch.from_numpy(point * radius).to(subject.x).view(subject.x.shape)
     return Exact(low, low, high, time.perf_counter() - began, target, moved)
 
 
-def _largest_sum(network: Network, *, seconds: float) -> tuple[float, float, Array]:
+def _sampled(network: Network) -> tuple[float, Array]:
+    """The steepest of many cells by chance: a first lower end, and a point of it."""
+    points = starts(network.dim, SAMPLED, p=network.p, radius=1.0, seed=0).numpy()
+    factor = np.ones((len(points), 1))
+    for z, weight in zip(network.layers(points)[-2::-1], network.weights[:0:-1], strict=True):
+        factor = (factor @ weight) * (z > 0.0)
+    norms = np.linalg.norm(factor @ network.weights[0], dual_exponent(network.p), axis=1)
+    return float(norms.max()), points[norms.argmax()]
+
+
+def _largest_sum(network: Network, first: tuple[float, Array], *, seconds: float) -> tuple[float, float, Array]:
     """The largest l1 norm: a sum of |g_i|, with a binary number for each entry whose sign is unknown."""
     known = bounds(network)
     encoding = encode(network, known)
@@ -85,10 +97,10 @@ def _largest_sum(network: Network, *, seconds: float) -> tuple[float, float, Arr
         )
         program.require(np.r_[places[moving], size, side], np.r_[row, 1.0, -2.0 * above[i]], -math.inf, -steady[i])
         cost[size] = -1.0
-    return _steepest(network, encoding, cost, float(signs @ steady), seconds=seconds)
+    return _steepest(network, encoding, cost, float(signs @ steady), first, seconds=seconds)
 
 
-def _largest_entry(network: Network, *, seconds: float) -> tuple[float, float, Array]:
+def _largest_entry(network: Network, first: tuple[float, Array], *, seconds: float) -> tuple[float, float, Array]:
     """The largest |g_i|: one linear objective per entry and sign, those with the largest bounds first."""
     began = time.perf_counter()
     known = bounds(network)
@@ -98,17 +110,15 @@ def _largest_entry(network: Network, *, seconds: float) -> tuple[float, float, A
     signed = np.hstack([weight, -weight])
     limits = high @ np.maximum(signed, 0.0) + low @ np.minimum(signed, 0.0)
     moving = places >= 0
-    best, bound, point = -1.0, 0.0, np.zeros(network.dim)
+    (best, point), bound = first, 0.0
     for i in np.argsort(-limits, kind="stable"):
         if limits[i] <= best * (1.0 + TOLERANCE):
             break
         cost = {int(place): -float(value) for place, value in zip(places[moving], signed[moving, i], strict=True)}
         steady = float(np.where(moving, 0.0, constants) @ signed[:, i])
         left = seconds - (time.perf_counter() - began)
-        value, limit, where = _steepest(network, encoding, cost, steady, seconds=left, known=best)
+        best, limit, point = _steepest(network, encoding, cost, steady, (best, point), seconds=left)
         bound = max(bound, min(limit, float(limits[i])))
-        if value > best:
-            best, point = value, where
     return best, max(best * (1.0 + TOLERANCE), bound), point
 
 
@@ -117,21 +127,22 @@ def _steepest(
     encoding: Encoding,
     cost: dict[int, float],
     constant: float,
+    first: tuple[float, Array],
     *,
     seconds: float,
-    known: float = -1.0,
 ) -> tuple[float, float, Array]:
     """Maximise, and check that the cell found meets the ball; patterns whose cells do not are excluded in turn."""
     began = time.perf_counter()
     costs = np.zeros(len(encoding.program.low))
     costs[list(cost)] = list(cost.values())
-    best, bound, point = known, math.inf, np.zeros(network.dim)
+    (best, point), bound = first, 1.0  # the scale that was chosen above
     while True:
         solved = encoding.program.solve(costs, seconds=seconds - (time.perf_counter() - began), gap=TOLERANCE)
         if solved.status == INFEASIBLE:
             return best, best * (1.0 + TOLERANCE), point
-        if solved.mip_dual_bound is not None:
-            bound = min(bound, constant - float(solved.mip_dual_bound))
+        # Without binary numbers it is a linear program, whose optimum is its own bound.
+        dual = solved.mip_dual_bound if any(encoding.program.whole) else solved.fun
+        bound = bound if dual is None else min(bound, constant - float(dual))
         if solved.x is None:
             return best, bound, point
         pattern = encoding.pattern(solved.x)

@@ -69,6 +69,21 @@ def _linear_linf(matrix: Array, offset: Array) -> Array | None:
 
 
 def within(matrix: Array, offset: Array, p: float) -> Array | None:
-    """The nearest point that is DEPTH away from every face; None if it is not in the unit ball."""
-    point = nearest(matrix, offset - DEPTH * np.linalg.norm(matrix, axis=1), p)
-    return point if point is not None and np.linalg.norm(point, p) <= 1.0 else None
+    """A point of the unit ball that is DEPTH away from every face of the polyhedron; None if there is none."""
+    size = np.linalg.norm(matrix, axis=1)
+    if p == 2.0:
+        point = nearest(matrix, offset - DEPTH * size, p)
+        return point if point is not None and np.linalg.norm(point) <= 1.0 else None
+    kept = size > 0.0
+    rows, heights = matrix[kept] / size[kept, None], offset[kept] / size[kept] - DEPTH
+    dim = matrix.shape[1]
+    if np.any(offset[~kept] < 0.0):
+        return None
+    if np.all(heights >= 0.0):
+        return np.zeros(dim)
+    if math.isinf(p):
+        solved = linprog(np.zeros(dim), A_ub=-rows, b_ub=heights, bounds=(-1.0, 1.0))
+        return None if solved.x is None or solved.status else solved.x
+    both = np.vstack([np.hstack([-rows, rows]), np.ones((1, 2 * dim))])
+    solved = linprog(np.zeros(2 * dim), A_ub=both, b_ub=np.r_[heights, 1.0], bounds=(0.0, None))
+    return None if solved.x is None or solved.status else solved.x[:dim] - solved.x[dim:]
