@@ -17,8 +17,9 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -154,41 +155,60 @@ def compare(name: str, p: float, targets: str, repeats: int, with_peer: bool, pe
     }
 
 
+class NetworkClock:
+    """CPU time spent inside the network: forward passes and vector-Jacobian products."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        forward, backward = cs.Classifier.logits, torch.autograd.grad
+        cs.Classifier.logits, torch.autograd.grad = self._timed(forward), self._timed(backward)  # type: ignore
+        try:
+            yield
+        finally:
+            cs.Classifier.logits, torch.autograd.grad = forward, backward  # type: ignore[method-assign]
+
+    def _timed(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **options: Any) -> Any:
+            began = time.thread_time()
+            result = work(*args, **options)
+            self.seconds += time.thread_time() - began
+            return result
+
+        return timed
+
+
 def overhead(name: str, targets: str) -> dict[str, Any]:
-    """Time outside the network in a run of one input, from the same stages timed alone in one thread."""
+    """Share of the CPU time of a paper-size run of one input that is spent outside the network, in one thread.
+
+    Two runs of different size tell what a point costs and what is paid once; statistics are those of 500 blocks.
+    """
     network = NETWORKS[name]
     classifier = classifier_of(network)
-    subject = subjects_of(classifier, network, targets)[0]
-    settings = settings_of(2.0, targets, 50 * 64)
-    chunk = default_chunk_size(classifier, subject.x, workers=1)
-    whole = seconds(lambda: dict(gather(classifier, [subject], settings, workers=1, chunk_size=chunk)))
-    fast = tuned(classifier, subject.x[None])
-    points = torch.rand(chunk, *network.shape)
-
-    def bare() -> None:
-        torch.set_num_threads(1)
-        for _ in range(max(1, 3200 // chunk)):
-            x = points.detach().requires_grad_(True)
-            logits = fast.logits(x)
-            for target in subject.targets:
-                direction = torch.zeros_like(logits)
-                direction[:, subject.predicted], direction[:, target] = 1.0, -1.0
-                torch.autograd.grad(logits, x, direction, retain_graph=True)
-
-    bare()
-    network_seconds = seconds(bare) * 3200 / (max(1, 3200 // chunk) * chunk)
-    began = time.perf_counter()
-    maxima = np.random.default_rng(0).normal(size=(len(subject.targets), 500))
+    subjects = subjects_of(classifier, network, targets)
+    points = network.points if targets == "runner_up" else network.untargeted_points
+    sizes, whole, inside = (points // 2, 2 * points), [], []
+    for size in (sizes[0], *sizes):  # the first one warms up
+        clock = NetworkClock()
+        began = time.process_time()
+        with clock.running():
+            dict(gather(classifier, subjects, settings_of(2.0, targets, size), workers=1, on_points=lambda _: None))
+        whole.append(time.process_time() - began)
+        inside.append(clock.seconds)
+    slope, network_slope = ((v[2] - v[1]) / (sizes[1] - sizes[0]) for v in (whole, inside))
+    once = whole[1] - slope * sizes[0]
+    began = time.process_time()
+    maxima = np.random.default_rng(0).normal(size=(len(subjects[0].targets), 500))
     fits = cs.tails.fit(maxima)
     cs.tails.interval(maxima, fits)
     cs.tails.kolmogorov_smirnov(maxima, fits)
-    statistics = time.perf_counter() - began
-    # The statistics belong to 500 x 1024 points, the stages above to 3200.
-    scale = 500 * 1024 / 3200
+    once += time.process_time() - began
     return {
         "network": name,
         "targets": "one" if targets == "runner_up" else "all 9",
-        "share_outside_network": 1 - network_seconds * scale / (whole * scale + statistics),
+        "share_outside_network": 1 - network_slope * 500 * 1024 / (slope * 500 * 1024 + once),
     }
 
 

@@ -28,6 +28,7 @@ from cleverscore import tails
 SHAPES = (1.0, 1.5, 2.5, 5.0, 10.0, 30.0)
 BLOCKS = (50, 100, 250, 500)
 LOOKS = (32, 64, 128, 256, 512)
+PENALTIES = (0.0, tails.RELEASED_CODE_PENALTY, 0.03, tails.PAPER_PENALTY, 0.3)
 END = 2.0  # samples are END - Weibull(shape), so that scores are 1 / END where the scale is 1
 
 
@@ -162,8 +163,7 @@ def accuracy(rows: int, art_rows: int) -> list[dict[str, Any]]:
             x = draw(shape, rows, blocks, seed=3)
             art = np.array([art_fit(row) for row in x[:art_rows]])
             estimates = {
-                "penalty_0": tails.fit(x).location,
-                "penalty_0.01": tails.fit(x, tails.RELEASED_CODE_PENALTY).location,
+                **{f"penalty_{penalty:g}": tails.fit(x, penalty).location for penalty in PENALTIES},
                 "sample_max": x.max(axis=1),
                 "art": art,
             }
@@ -184,7 +184,7 @@ def gaussian(rows: int, blocks: int = 500, block_size: int = 1024) -> list[dict[
     table = []
     for n in BLOCKS:
         line: dict[str, Any] = {"blocks": n, "limit": limit}
-        for penalty in (0.0, 0.01):
+        for penalty in PENALTIES:
             line[f"penalty_{penalty:g}"] = 100.0 * _rms(limit / tails.fit(x[:, :n], penalty).location - 1.0)
         line["sample_max"] = 100.0 * _rms(limit / x[:, :n].max(axis=1) - 1.0)
         table.append(line)

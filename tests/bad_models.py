@@ -1,4 +1,4 @@
-"""Models that the command line must refuse, named on it as tests.bad_models:NAME."""
+"""Models for the command line, most of which it must refuse, named on it as tests.bad_models:NAME."""
 
 from __future__ import annotations
 
@@ -25,6 +25,26 @@ def failing() -> nn.Module:
 def linear(classes: str = "10") -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(784, int(classes)))
+
+
+def affine() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(6, 4).double()
+
+
+class Rounding(nn.Module):
+    """Rounds its inputs, which hides its gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = affine()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear((x * 255).round() / 255)
+
+
+def rounding() -> nn.Module:
+    return Rounding()
 
 
 number = 3

@@ -49,8 +49,25 @@ def test_nobody_but_the_command_line_imports_what_people_see() -> None:
 
 
 ORDER = [
-    *("errors", "reasons", "text", "progress", "tails", "classifier", "balls", "targets", "gradients", "chunks"),
-    *("surrogates", "projections", "ascent", "profile"),
+    *(
+        "errors",
+        "allocator",
+        "reasons",
+        "text",
+        "progress",
+        "tails",
+        "framing",
+        "arrays",
+        "classifier",
+        "balls",
+        "targets",
+        "gradients",
+        "chunks",
+        "surrogates",
+        "projections",
+        "ascent",
+        "profile",
+    ),
     *(
         "thin",
         "tuning",
@@ -62,12 +79,14 @@ ORDER = [
         "subjects",
         "shortcuts",
         "sharp",
+        "sketches",
         "settings",
         "gathering",
         "scoring",
         "cost",
+        "bounds",
     ),
-    *("truth", "zoo", "load", "run", "show", "cli"),
+    *("truth", "transforms", "zoo", "load", "run", "show", "cli"),
 ]
 
 

@@ -12,7 +12,18 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from cleverscore import tails as tails
+    from cleverscore import transforms as transforms
     from cleverscore.balls import LpBall as LpBall
+    from cleverscore.bounds.attacks import Attacked as Attacked
+    from cleverscore.bounds.attacks import attack as attack
+    from cleverscore.bounds.attacks import best_attack as best_attack
+    from cleverscore.bounds.bracket import Bracket as Bracket
+    from cleverscore.bounds.bracket import bracket as bracket
+    from cleverscore.bounds.certified import Certificates as Certificates
+    from cleverscore.bounds.certified import certify as certify
+    from cleverscore.bounds.masking import Sign as Sign
+    from cleverscore.bounds.masking import masking_signs as masking_signs
+    from cleverscore.bounds.second_order import second_order_clever as second_order_clever
     from cleverscore.classifier import Classifier as Classifier
     from cleverscore.cost import Estimate as Estimate
     from cleverscore.cost import estimate as estimate
@@ -27,6 +38,9 @@ if TYPE_CHECKING:
     from cleverscore.tails import FitOutcome as FitOutcome
 
 _HOMES = {
+    "Attacked": "bounds.attacks",
+    "Bracket": "bounds.bracket",
+    "Certificates": "bounds.certified",
     "Classifier": "classifier",
     "CleverError": "errors",
     "CleverWarning": "errors",
@@ -35,12 +49,19 @@ _HOMES = {
     "LpBall": "balls",
     "Score": "score",
     "Scores": "score",
+    "Sign": "bounds.masking",
+    "attack": "bounds.attacks",
+    "best_attack": "bounds.attacks",
+    "bracket": "bounds.bracket",
+    "certify": "bounds.certified",
     "clever": "scoring",
     "estimate": "cost",
     "load_data": "load.data",
     "load_model": "load.models",
+    "masking_signs": "bounds.masking",
+    "second_order_clever": "bounds.second_order",
 }
-_MODULES = {"plots": "show.plots", "tails": "tails"}
+_MODULES = {"plots": "show.plots", "tails": "tails", "transforms": "transforms"}
 
 __all__ = [*_HOMES, *_MODULES, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 

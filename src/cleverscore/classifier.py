@@ -15,11 +15,25 @@ from typing import Any
 import torch
 from torch import nn
 
+from cleverscore.arrays import ArrayModel, ArrayModule
 from cleverscore.errors import CleverWarning, InputError, ModelError, SettingError
 
 PROBED_INPUTS = 16  # enough to tell probabilities from logits, cheap for any network
 OUTPUTS = ("logits", "probabilities")
 HALF = (torch.float16, torch.bfloat16)
+Transform = Callable[[torch.Tensor], torch.Tensor]
+
+
+class _Instead(torch.autograd.Function):
+    """The value of one tensor with the gradient of another: backward-pass differentiable approximation (BPDA)."""
+
+    @staticmethod
+    def forward(ctx: Any, surrogate: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
+        return actual.view_as(actual)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
 
 
 class _Callable(nn.Module):
@@ -62,14 +76,19 @@ class Probe:
 class Classifier:
     """A classifier f: inputs -> logits that can be scored.
 
-    model       a `torch.nn.Module` or a function that maps (n, *input_shape) to (n, K) logits. The module is used in
-                evaluation mode and without parameter gradients; the object passed in is not changed, its weights are
-                shared, not copied.
+    model       a `torch.nn.Module` or a function that maps (n, *input_shape) to (n, K) logits, or an `ArrayModel` of
+                another library. A module is used in evaluation mode and without parameter gradients; the object passed
+                in is not changed, its weights are shared, not copied.
     bounds      (low, high) of valid inputs, in the units of the inputs; None means unbounded.
     mean, std   per channel (axis 1) or one number: the model sees (x - mean) / std.
     outputs     "logits", or "probabilities" for a model that ends in softmax: log p_c - log p_j = f_c - f_j exactly, so
                 the score is that of the logits underneath (as far as float probabilities resolve them).
     device      where to compute; default: where the model's parameters are.
+    transform   a function of inputs that stands before the model and has no useful gradient (bit depth, JPEG:
+                `cs.transforms`). Values pass through it; gradients pass as if it were not there, or through
+                `transform_backward`, a differentiable function close to it (BPDA: Athalye, Carlini & Wagner, 2018).
+    class_names, preparation, origin    what is known of the classes, of how pictures or texts become inputs, and of
+                the model's file; for inspection and for loading data.
 
     >>> import torch
     >>> classifier = Classifier(torch.nn.Linear(2, 3), bounds=(0.0, 1.0))
@@ -79,7 +98,7 @@ class Classifier:
 
     def __init__(
         self,
-        model: nn.Module | Callable[[torch.Tensor], Any],
+        model: nn.Module | Callable[[torch.Tensor], Any] | ArrayModel,
         *,
         bounds: tuple[float, float] | None = None,
         mean: float | Sequence[float] | None = None,
@@ -88,9 +107,16 @@ class Classifier:
         device: torch.device | str | None = None,
         input_shape: Sequence[int] | None = None,
         name: str | None = None,
+        transform: Transform | None = None,
+        transform_backward: Transform | None = None,
+        class_names: Sequence[str] | None = None,
+        preparation: Any = None,
+        origin: str | None = None,
     ) -> None:
         if isinstance(model, Classifier):
             raise ModelError("the model is a Classifier already; use it as it is")
+        if not isinstance(model, (nn.Module, type)) and isinstance(model, ArrayModel):
+            model = ArrayModule(model)
         if not isinstance(model, nn.Module):
             if not callable(model):
                 raise ModelError(f"the model is a {type(model).__name__}, not a torch.nn.Module or a function")
@@ -105,7 +131,19 @@ class Classifier:
                 CleverWarning,
                 stacklevel=2,
             )
+        for given, what in ((transform, "transform"), (transform_backward, "transform_backward")):
+            if given is not None and not callable(given):
+                raise SettingError(
+                    f"{what}={given!r}: give a function of input tensors, such as cs.transforms.bit_depth(5)"
+                )
+        if transform is None and transform_backward is not None:
+            raise SettingError(
+                "transform_backward is given without transform; a differentiable step belongs in the model"
+            )
+        self.transform, self.transform_backward = transform, transform_backward
         self.name = name or type(model).__name__
+        self.class_names = None if class_names is None else tuple(map(str, class_names))
+        self.preparation, self.origin = preparation, origin
         self.module = _frozen(model)
         if device is not None:
             self.module = self.module.to(device)
@@ -143,8 +181,25 @@ class Classifier:
             )
         return values.reshape(-1, *[1] * (x.ndim - 2)).to(x.dtype)
 
+    def transformed(self, x: torch.Tensor) -> torch.Tensor:
+        """The value of `transform`, with the gradient of the identity or of `transform_backward`."""
+        if self.transform is None:
+            return x
+        surrogate = x if self.transform_backward is None else self.transform_backward(x)
+        with torch.no_grad():
+            actual = self.transform(x.detach())
+        if not isinstance(actual, torch.Tensor) or actual.shape != surrogate.shape:
+            found = tuple(actual.shape) if isinstance(actual, torch.Tensor) else type(actual).__name__
+            raise InputError(
+                f"transform turns inputs of shape {tuple(x.shape)} into {found}, where gradients need "
+                f"{tuple(surrogate.shape)}; return a tensor of the same shape, or give transform_backward"
+            )
+        output: torch.Tensor = _Instead.apply(surrogate, actual.to(surrogate))  # type: ignore[no-untyped-call]
+        return output
+
     def standardised(self, x: torch.Tensor) -> torch.Tensor:
-        """(x - mean) / std, the model's own input."""
+        """(x - mean) / std of the transformed inputs: the model's own input."""
+        x = self.transformed(x)
         if self.mean is not None:
             x = x - self._per_channel("mean", self.mean, x)
         if self.std is not None:

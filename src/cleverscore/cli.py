@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cleverscore import __version__
-from cleverscore.errors import CleverError, InputError
+from cleverscore.errors import CleverError
 
 if TYPE_CHECKING:
     from cleverscore.score import Scores
@@ -70,6 +70,9 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--std", metavar="S[,S...]", help="Inputs are divided by this, one value or one per channel."),
             click.option("--outputs", type=click.Choice(["logits", "probabilities"]), help="What the model gives."),
             click.option("--device", help="Where to compute, such as cuda or cpu.  [default: where the model is]"),
+            click.option(
+                "--allow-pickle", is_flag=True, help="Load pickled models, which can run any code: if you trust them."
+            ),
         )
     ):
         command = option(command)
@@ -86,7 +89,7 @@ def _numbers(text: str | None, name: str) -> list[float] | None:
 
 
 def _classifier_options(
-    bounds: str | None, mean: str | None, std: str | None, outputs: str | None, device: str | None
+    bounds: str | None, mean: str | None, std: str | None, outputs: str | None, device: str | None, allow_pickle: bool
 ) -> dict[str, Any]:
     box = _numbers(bounds, "--bounds")
     if box is not None and len(box) != 2:
@@ -97,30 +100,8 @@ def _classifier_options(
         "std": _numbers(std, "--std"),
         "outputs": outputs,
         "device": device,
+        "allow_pickle": allow_pickle,
     }
-
-
-def parse_index(text: str | None, count: int, limit: int | None) -> list[int]:
-    """Rows of the data: "3,17,40-49" or all, at most `limit` of them."""
-    if text is None:
-        rows = list(range(count))
-    else:
-        rows = []
-        for part in text.split(","):
-            first, dash, last = part.strip().partition("-")
-            if not first.isdecimal() or (dash and not last.isdecimal()):
-                raise InputError(f"--index {text!r}: write rows and ranges such as 3,17,40-49")
-            rows += range(int(first), int(last if dash else first) + 1)
-        rows = list(dict.fromkeys(rows))
-        beyond = [row for row in rows if row >= count]
-        if beyond:
-            raise InputError(f"--index names row {beyond[0]}, but the data has rows 0 to {count - 1}")
-    return rows[:limit]
-
-
-def print_scores(scores: Scores) -> None:
-    """The table on stdout."""
-    click.echo(str(scores))
 
 
 @program.command()
@@ -158,8 +139,24 @@ def print_scores(scores: Scores) -> None:
     type=click.Choice(["ball", "clip"]),
     help="Sample the whole ball, or clip points to the input box.  [default: ball, released-code: clip]",
 )
+@click.option(
+    "--attack",
+    "attacks",
+    multiple=True,
+    metavar="NAME",
+    help="Attack beside the score: cw, ddn, fmn, ead, ifgsm, or best for the norm; NAME:strong or NAME:quick for "
+    "another effort; repeatable. Can be added to a run later.",
+)
+@click.option(
+    "--certify",
+    "certificates",
+    multiple=True,
+    metavar="METHOD",
+    help="Certify beside the score: crown, local-lipschitz or norm-product; repeatable. Can be added to a run later.",
+)
 @click.option("--index", metavar="ROWS", help="Rows of the data, such as 3,17,40-49.")
 @click.option("--limit", type=click.IntRange(min=1), help="Score the first inputs only.")
+@click.option("--correct-only", is_flag=True, help="Take inputs that the model gets right; --limit counts only those.")
 @click.option("--skip-misclassified", is_flag=True, help="Leave misclassified inputs out, as the paper does.")
 @click.option("--chunk-size", type=int, help="Points per forward pass.  [default: what memory allows]")
 @click.option("--workers", type=int, help="Threads.  [default: one per core]")
@@ -169,8 +166,9 @@ def print_scores(scores: Scores) -> None:
 def score(**options: Any) -> None:
     """Score MODEL on DATA. The same command again resumes.
 
-    MODEL is zoo:mnist-cnn, zoo:mnist-mlp, or package.module:factory[?weights=file.safetensors]; DATA is zoo:mnist or an
-    npz file with arrays x and y.
+    MODEL is zoo:NAME, package.module:factory[?weights=file.safetensors], an ONNX, TorchScript or torch.export file, or
+    a Hugging Face folder. DATA is zoo:mnist, an npz file with arrays x and y, an npy, safetensors or csv file
+    (file.csv?label=COLUMN), a folder of pictures, a saved Hugging Face data set, mnist:FOLDER or cifar10:FOLDER.
     """
     run_score(**options)
 
@@ -179,29 +177,36 @@ def run_score(
     *, model: str, data: str, norms: tuple[str, ...], targets: str, index: str | None, limit: int | None,
     skip_misclassified: bool, chunk_size: int | None, workers: int | None, out: Path | None, fresh: bool,
     bounds: str | None = None, mean: str | None = None, std: str | None = None, outputs: str | None = None,
-    device: str | None = None, **settings: Any,
+    device: str | None = None, allow_pickle: bool = False, correct_only: bool = False,
+    attacks: tuple[str, ...] = (), certificates: tuple[str, ...] = (), **settings: Any,
 ) -> Scores:  # fmt: skip
     """What `score` does: check everything, then compute into the run directory, then print."""
-    from cleverscore.load.data import load_data
+    from cleverscore.load.data import open_data
     from cleverscore.load.models import load_model
+    from cleverscore.load.selection import correct_rows, rows_of
     from cleverscore.progress import progress
-    from cleverscore.run.study import Study, StudyConfig, fingerprint_data, fingerprint_model, stored_scores
+    from cleverscore.run.bounding import Bounds, run_bounds, stored_bracket, stored_signs
+    from cleverscore.run.study import Study, StudyConfig, fingerprint_model, stored_scores
 
-    images, labels = load_data(data)
-    classifier = load_model(model, **_classifier_options(bounds, mean, std, outputs, device))
-    rows = parse_index(index, len(images), limit)
+    classifier = load_model(model, **_classifier_options(bounds, mean, std, outputs, device, allow_pickle))
+    source = open_data(data, classifier)
+    rows = rows_of(index, source.count)
+    rows = correct_rows(source, classifier, rows, limit) if correct_only else rows[:limit]
     config = StudyConfig(
         model=model,
         data=data,
         norms=tuple(dict.fromkeys(norms)) or ("2",),
         targets=targets,
         model_fingerprint=fingerprint_model(classifier),
-        data_fingerprint=fingerprint_data(images, labels),
-        inputs="all" if index is None and limit is None else ",".join(map(str, rows)),
+        data_fingerprint=source.fingerprint(),
+        inputs="all" if rows == list(range(source.count)) else ",".join(map(str, rows)),
         skip_misclassified=skip_misclassified,
         **settings,
     )
-    study = Study(config, classifier, images[rows], None if labels is None else labels[rows], rows)
+    labels = None if source.labels is None else source.labels[rows]
+    study = Study(config, classifier, source.read(rows), labels, rows)
+    bounds_wanted = Bounds(attacks, certificates)
+    bounds_wanted.check(study)
     folder = out or Path("runs") / f"{_slug(model)}-{config.short_hash()}"
     with study.open_store(folder, fresh=fresh) as store:
         pending = study.pending(store)
@@ -216,17 +221,20 @@ def run_score(
         try:
             with progress(study.points(pending), next(iter(study.settings.values())).activity, lines=True) as on_points:
                 study.run(store, chunk_size=chunk_size, workers=workers, on_points=on_points)
+            run_bounds(study, store, bounds_wanted, on_inputs=lambda name, count: note(f"{name}: {count} more done"))
         except KeyboardInterrupt:
             note(f"\ninterrupted; {len(store.done())} scores are kept in {folder}; the same command resumes")
             sys.exit(INTERRUPTED)
-        scores = stored_scores(store)
-    print_scores(scores)
+        scores, bracket = stored_scores(store), stored_bracket(store)
+        click.echo(str(scores if bracket is None else bracket))
+        for sign in stored_signs(study, store):
+            note(f"warning: {sign.kind}: {sign}")
     note(f"\n{time.perf_counter() - began:.1f} s; kept in {folder}")
     return scores
 
 
 def _slug(model: str) -> str:
-    name = model.split("?")[0].rsplit(":", 1)[-1]
+    name = model.split("?")[0].rsplit(":", 1)[-1].rstrip("/").rsplit("/", 1)[-1]
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip(".-") or "model"
 
 
@@ -235,17 +243,18 @@ def _slug(model: str) -> str:
 @click.option("--targets", "all_targets", is_flag=True, help="One line per target class, not per input.")
 def show(run: Path, all_targets: bool) -> None:
     """Print the table of RUN again."""
+    from cleverscore.run.bounding import stored_bracket
     from cleverscore.run.store import Store
     from cleverscore.run.study import describe_run, stored_scores
     from cleverscore.score import Scores
 
     with Store.open(run) as store:
-        scores = stored_scores(store)
+        scores, bracket = stored_scores(store), stored_bracket(store)
         note(describe_run(store))
     if not len(scores):
         note(f"{run} holds no finished input yet")
         return
-    print_scores(Scores(scores.rows, scores.rows) if all_targets else scores)
+    click.echo(str(Scores(scores.rows, scores.rows) if all_targets else scores if bracket is None else bracket))
 
 
 @program.command()
@@ -268,13 +277,13 @@ def export(run: Path, form: str, out: Path | None) -> None:
 @click.argument("data", required=False)
 @_model_options
 def inspect(model: str, data: str | None, **options: Any) -> None:
-    """Say what was understood of MODEL: classes, input shape, box, preprocessing, layers; accuracy on DATA."""
-    from cleverscore.load.data import load_data
+    """Say what was understood of MODEL: classes, input, box, preprocessing, layers; accuracy and cost on DATA."""
+    from cleverscore.load.data import open_data
     from cleverscore.load.models import load_model
     from cleverscore.show.inspection import describe
 
     classifier = load_model(model, **_classifier_options(**options))
-    click.echo(describe(classifier, None if data is None else load_data(data)))
+    click.echo(describe(classifier, None if data is None else open_data(data, classifier)))
 
 
 @program.command()

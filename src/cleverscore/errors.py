@@ -7,6 +7,7 @@
     ├── TargetError         the target classes: the predicted class itself, a class that does not exist
     ├── LoadError           a model or data file that cannot be read
     ├── StoreError          a run directory that cannot be used
+    ├── CertificateError    a network, or a layer of it, that has no certified bound
     └── MissingExtraError   an optional dependency that is not installed
 
 A message names the value, the reason and the way out, in one sentence.
@@ -41,6 +42,10 @@ class LoadError(CleverError):
 
 class StoreError(CleverError):
     """A run directory cannot be used."""
+
+
+class CertificateError(CleverError):
+    """A network, or a layer of it, has no certified bound; the message names the layer."""
 
 
 class MissingExtraError(CleverError, ImportError):

@@ -19,12 +19,13 @@ from cleverscore.errors import SettingError
 from cleverscore.gradients import margin_gradient_norms
 from cleverscore.maxima import BlockMaxima, Request, default_workers, sample
 from cleverscore.profile import Profile
-from cleverscore.racing import Race
+from cleverscore.racing import SKETCHED_DIRECTIONS, SKETCHED_POINTS, Race
 from cleverscore.reasons import ALL_BLOCKS, BUDGET, EXACT
 from cleverscore.score import Evidence
 from cleverscore.settings import Settings
 from cleverscore.sharp import searches
 from cleverscore.shortcuts import is_affine, reduced
+from cleverscore.sketches import sketched_norms
 from cleverscore.subjects import Subject
 from cleverscore.tails import FitOutcome
 from cleverscore.targets import takes_smallest, target_kind
@@ -147,9 +148,11 @@ def _evidence(
 class _Plan:
     """Subjects and their ball as the network sees them after exact shortcuts, and how points are drawn."""
 
+    classifier: Classifier
     subjects: Sequence[Subject]
     ball: LpBall
     settings: Settings
+    chunk_size: int
     draw: Callable[[Sequence[Request]], Iterator[tuple[int, BlockMaxima]]]
 
     @classmethod
@@ -167,7 +170,7 @@ class _Plan:
         classifier = tuned(classifier, torch.stack([subject.x for subject in subjects[:CHECKED_INPUTS]]))
         chunk_size = resolved_chunk_size(classifier, subjects[0].x, chunk_size, workers=workers)
         draw = partial(sample, classifier, chunk_size=chunk_size, workers=workers, on_points=on_points)
-        return cls(subjects, ball, settings, draw)
+        return cls(classifier, subjects, ball, settings, chunk_size, draw)
 
     def request(self, position: int, targets: tuple[int, ...], blocks: range, block_size: int) -> Request:
         """Ask for blocks of one subject."""
@@ -202,6 +205,7 @@ class _Plan:
             races = {i: self.settings.race(self.subjects[i]) for i in group}
             seconds = dict.fromkeys(group, 0.0)
             purse = budget.share(len(group), len(self.subjects) - start)
+            self._sketch(races, seconds, purse)
             self._scout(races, seconds, purse)
             while races:
                 self._round(races, seconds, purse)
@@ -210,10 +214,39 @@ class _Plan:
                     subject, stopped = self.subjects[i], tuple(race.stopped)
                     yield i, _evidence(subject, tuple(race.maxima), tuple(race.block_sizes), seconds[i], stopped)
 
+    def _sketch(self, races: dict[int, Race], seconds: dict[int, float], purse: Budget) -> None:
+        """Random projections for races with many targets: most of them end there, for a gradient each at most."""
+        for i, race in races.items():
+            if not race.needs_scouting:
+                continue
+            began = time.perf_counter()
+            subject = self.subjects[i]
+            points = torch.cat(
+                [
+                    self.ball.points(
+                        subject.x, count=1, seed=self.settings.seed, input_id=subject.input_id, block=block, tile=0,
+                        bounds=self.classifier.bounds,
+                    )
+                    for block in race.scouting_blocks[:SKETCHED_POINTS]
+                ]
+            )  # fmt: skip
+            with purse.paying(SKETCHED_POINTS * SKETCHED_DIRECTIONS):
+                norms = sketched_norms(
+                    self.classifier, points, predicted=subject.predicted, targets=race.targets, q=self.ball.q,
+                    directions=SKETCHED_DIRECTIONS, chunk_size=self.chunk_size, seed=self.settings.seed,
+                    input_id=subject.input_id,
+                )  # fmt: skip
+            if norms is not None and np.isfinite(norms).all():
+                race.sketch(norms)
+            seconds[i] += time.perf_counter() - began
+
     def _scout(self, races: dict[int, Race], seconds: dict[int, float], purse: Budget) -> None:
         """A few points for races with many targets, so that blocks are drawn for the promising ones only."""
         many = [i for i, race in races.items() if race.needs_scouting]
-        requests = [self.request(i, races[i].targets, races[i].scouting_blocks, 1) for i in many]
+        requests = [
+            self.request(i, tuple(races[i].targets[t] for t in races[i].active), races[i].scouting_blocks, 1)
+            for i in many
+        ]
         with purse.paying(sum(len(r.targets) * len(r.blocks) for r in requests)):
             for position, maxima in self.draw(requests):
                 races[many[position]].scout(maxima.values)

@@ -18,12 +18,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from cleverscore.allocator import kept_pages
 from cleverscore.balls import LpBall, tile_points
 from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
 from cleverscore.gradients import margin_gradient_norms
 
 Array = npt.NDArray[np.float64]
+# What is measured at points (n, *input_shape): classifier, points, predicted=, targets=, q= -> (n, targets).
+Measure = Callable[..., torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -114,9 +117,9 @@ def _flow(requests: Sequence[Request], chunk_size: int) -> Iterator[tuple[int, l
 
 
 def _compute(
-    classifier: Classifier, request: Request, item: list[_Piece], chunk_size: int
+    classifier: Classifier, request: Request, item: list[_Piece], chunk_size: int, measure: Measure
 ) -> tuple[dict[int, Array], float]:
-    """Largest norm per target in each block of an item."""
+    """Largest value per target in each block of an item."""
     began = time.perf_counter()
     sizes = [piece.count for piece in item]
     points = torch.empty(sum(sizes), *request.x.shape, device=request.x.device, dtype=request.x.dtype)
@@ -133,9 +136,7 @@ def _compute(
         )
     norms = torch.cat(
         [
-            margin_gradient_norms(
-                classifier, part, predicted=request.predicted, targets=request.targets, q=request.ball.q
-            )
+            measure(classifier, part, predicted=request.predicted, targets=request.targets, q=request.ball.q)
             for part in torch.split(points, chunk_size)
         ]
     )
@@ -159,7 +160,7 @@ class _Pending:
 
 
 @contextmanager
-def worker_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
+def pool(workers: int) -> Iterator[ThreadPoolExecutor]:
     """Threads with one intra-operation thread each; what was set before is restored."""
     before = torch.get_num_threads()
     executor = ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1))
@@ -185,21 +186,22 @@ def sample(
     chunk_size: int,
     workers: int,
     on_points: Callable[[int], None] | None = None,
+    measure: Measure = margin_gradient_norms,
 ) -> Iterator[tuple[int, BlockMaxima]]:
     """Draw all requests and yield (position, maxima) as each is complete, in no fixed order.
 
-    `on_points` hears the number of points of each finished item, for progress.
+    `on_points` hears the number of points of each finished item, for progress. `measure` is what is maximised.
     """
     pending = [_Pending(request) for request in requests]
     flow = _flow(requests, chunk_size)
-    with worker_pool(workers) as executor:
+    with kept_pages(), pool(workers) as executor:
         running: dict[Future[tuple[dict[int, Array], float]], tuple[int, list[_Piece]]] = {}
         while True:
             while len(running) < 2 * workers and (upcoming := next(flow, None)) is not None:
                 position, item, last = upcoming
                 pending[position].open += 1
                 pending[position].all_submitted = last
-                future = executor.submit(_compute, classifier, requests[position], item, chunk_size)
+                future = executor.submit(_compute, classifier, requests[position], item, chunk_size, measure)
                 running[future] = position, item
             if not running:
                 return

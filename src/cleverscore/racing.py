@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from cleverscore import tails
 from cleverscore.errors import SettingError
-from cleverscore.reasons import ALL_BLOCKS, AT_RADIUS, EXACT, LOST, NARROW, SCOUTED
+from cleverscore.reasons import ALL_BLOCKS, AT_RADIUS, EXACT, LOST, NARROW, SCOUTED, SKETCHED
 from cleverscore.score import capped_ratio
 from cleverscore.tails import FitOutcome
 
@@ -34,6 +34,10 @@ HALVES_SEED = 0x68616C76
 SCOUTED_ABOVE = 32
 SCOUTING_START = 2**40  # scouting blocks are of one point each, far from the numbers of real blocks
 MOST_SCOUTS, LEAST_SCOUTS = 32, 8
+# Before that, random projections at a few of these points tell all norms to about a tenth. Blocks of a thousand norms
+# reach 1.2 to 3 times the mean norm on the networks measured, so a target 2.5 times behind the best cannot win.
+SKETCHED_POINTS, SKETCHED_DIRECTIONS = 8, 16
+SKETCHED_FACTOR = 2.5
 SCOUTING_SHARE = 4  # scouting costs at most about as much as this many targets with all their blocks
 # Blocks of about a thousand norms with a light tail reach 7.3 standard deviations above the mean. From 32 norms that
 # number is known to about one; a target stays in the race unless 12 for it and 4 for the best still leave it behind.
@@ -114,26 +118,34 @@ class Race:
     @property
     def needs_scouting(self) -> bool:
         """Whether there are so many targets that a few points should thin them out first."""
-        return self.stopping.race and len(self.targets) > SCOUTED_ABOVE and not any(map(len, self.maxima))
+        return self.stopping.race and len(self.active) > SCOUTED_ABOVE
 
     @property
     def scouting_blocks(self) -> range:
         """Blocks of one point that thin targets out: 32 of them, fewer where real blocks are few and small."""
-        affordable = SCOUTING_SHARE * self.looks[-1] * self.block_sizes[0] // len(self.targets)
+        affordable = SCOUTING_SHARE * self.looks[-1] * max(self.block_sizes) // max(1, len(self.active))
         return range(SCOUTING_START, SCOUTING_START + min(MOST_SCOUTS, max(LEAST_SCOUTS, affordable)))
 
+    def sketch(self, norms: Array) -> None:
+        """Take one rough norm per target; targets far behind keep it and get no gradients of their own."""
+        ratios = capped_ratio(self.margins, norms, self.limit)
+        for t in np.flatnonzero(ratios > SKETCHED_FACTOR * np.nanmin(ratios)):
+            self._end_early(int(t), norms[[t]], SKETCHED)
+
     def scout(self, norms: Array) -> None:
-        """Take single norms (targets, points); targets far behind keep them and get no blocks.
+        """Take single norms (active targets, points); targets far behind keep them and get no blocks.
 
         A broken gradient anywhere leaves its target in the race, where it will be reported.
         """
+        active = self.active
         mean, spread = norms.mean(1), norms.std(1, ddof=1)
-        near = capped_ratio(self.margins, mean + SCOUTED_HIGH * spread, self.limit)
-        far = capped_ratio(self.margins, mean + SCOUTED_LOW * spread, self.limit)
-        for t in np.flatnonzero(near > np.nanmin(far)):
-            self.maxima[t] = norms[t]
-            self.block_sizes[t] = 1
-            self.stopped[t] = SCOUTED
+        near = capped_ratio(self.margins[active], mean + SCOUTED_HIGH * spread, self.limit)
+        far = capped_ratio(self.margins[active], mean + SCOUTED_LOW * spread, self.limit)
+        for i in np.flatnonzero(near > np.nanmin(far)):
+            self._end_early(active[i], norms[i], SCOUTED)
+
+    def _end_early(self, t: int, norms: Array, reason: str) -> None:
+        self.maxima[t], self.block_sizes[t], self.stopped[t] = norms, 1, reason
 
     def add(self, values: Array) -> None:
         """Take more block maxima (active targets, blocks), then look."""

@@ -11,6 +11,7 @@ ALL_STARTS = "all starts"
 BUDGET = "budget used up"
 LOST = "cannot be the smallest"
 SCOUTED = f"{LOST}, by a few points"
+SKETCHED = f"{LOST}, by random projections"
 
 
 def is_lost(reason: str) -> bool:

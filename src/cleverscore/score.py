@@ -63,6 +63,7 @@ class Evidence:
                 were only scouted have blocks of one point.
     stopped     per target, why no more blocks were drawn.
     profiles    per target, what an ascent found; then there are no blocks.
+    slopes      per target, the gradient norm at the input, where the maxima are of curvatures (second-order scores).
     """
 
     input_id: int
@@ -75,6 +76,7 @@ class Evidence:
     seconds: float
     stopped: tuple[str, ...]
     profiles: tuple[Profile, ...] = ()
+    slopes: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,11 @@ def _score(
         value = low = high = lipschitz = math.nan
     else:
         lipschitz = fit.location
-        value, low, high = capped_ratio(margin, np.array([lipschitz, end_high, end_low]), limit).tolist()
+        constants = np.array([lipschitz, end_high, end_low])
+        if item.slopes:
+            value, low, high = capped_root(margin, item.slopes[t], constants, limit).tolist()
+        else:
+            value, low, high = capped_ratio(margin, constants, limit).tolist()
     return Score(
         input=item.input_id,
         label=item.label,
@@ -281,6 +287,22 @@ def capped_ratio(margins: Array | float, constants: Array | float, limit: float)
         ratios = np.where(constants > 0.0, margins / constants, np.inf)
     ratios = np.where(np.isnan(constants), np.nan, np.minimum(ratios, limit))
     scores: Array = np.where(margins <= 0.0, 0.0, ratios)
+    return scores
+
+
+def capped_root(margin: float, slope: float, curvatures: Array, limit: float) -> Array:
+    """The r up to `limit` where margin - slope r - curvature r^2 / 2 becomes 0; `limit` where it never does.
+
+    >>> capped_root(1.0, 1.0, np.array([4.0, 0.0, -1.0, np.inf]), 5.0)
+    array([0.5, 1. , 5. , 0. ])
+    """
+    if margin <= 0.0:
+        return np.zeros_like(curvatures)
+    inside = slope * slope + 2.0 * margin * curvatures
+    with np.errstate(divide="ignore"):
+        # The textbook root loses all digits for small curvatures; this form has no difference in it.
+        roots = np.where(inside >= 0.0, 2.0 * margin / (slope + np.sqrt(np.maximum(inside, 0.0))), np.inf)
+    scores: Array = np.where(np.isnan(inside), np.nan, np.minimum(roots, limit))
     return scores
 
 

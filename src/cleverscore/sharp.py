@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from cleverscore.allocator import kept_pages
 from cleverscore.ascent import (
     CANDIDATES,
     Climbs,
@@ -34,7 +35,7 @@ from cleverscore.balls import LpBall
 from cleverscore.budget import Budget
 from cleverscore.classifier import Classifier
 from cleverscore.gradients import margin_gradient_norms
-from cleverscore.maxima import worker_pool
+from cleverscore.maxima import pool
 from cleverscore.profile import Profile
 from cleverscore.reasons import ALL_STARTS, BUDGET, EXACT, LOST, SETTLED
 from cleverscore.subjects import Subject
@@ -270,7 +271,7 @@ def searches(
     most_targets = max(len(subject.targets) for subject in subjects)
     together = NUMBERS_TOGETHER // (subjects[0].x.numel() * (most_targets * RADII + RADII * CANDIDATES))
     size = min(MOST_TOGETHER, max(1, together))
-    with worker_pool(workers) as executor:
+    with kept_pages(), pool(workers) as executor:
         team = _Team(classifier, executor, ball.p, box, chunk_size, workers, on_points)
         for first in range(0, len(subjects), size):
             group = range(first, min(first + size, len(subjects)))

@@ -53,7 +53,7 @@ def layers_in_order(module: nn.Module) -> list[nn.Module] | None:
 def is_affine(classifier: Classifier) -> bool:
     """Whether logits are affine in the input, as far as layer types tell."""
     layers = layers_in_order(classifier.module)
-    if layers is None or classifier.outputs != "logits" or not layers:
+    if layers is None or classifier.outputs != "logits" or not layers or classifier.transform is not None:
         return False
     return all(type(layer) in _AFFINE and getattr(layer, "track_running_stats", True) for layer in layers)
 
@@ -78,6 +78,8 @@ def reduced(classifier: Classifier, subjects: list[Subject], ball: LpBall) -> tu
     """Classifier, subjects and ball in the row space of the first layer, or all as they were."""
     same = classifier, subjects, ball
     if type(ball) is not LpBall or ball.p != 2.0 or ball.inside != "ball" or classifier.outputs != "logits":
+        return same
+    if classifier.transform is not None:  # it acts on inputs, not on their projections
         return same
     layers = layers_in_order(classifier.module)
     rest = list(dropwhile(lambda layer: type(layer) in _SHAPES, layers or ()))

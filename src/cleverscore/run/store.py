@@ -1,4 +1,4 @@
-"""The run directory: one SQLite file in WAL mode that holds the settings and every block maximum.
+"""The run directory: one SQLite file in WAL mode with the settings, all block maxima and what attacks and proofs found.
 
 Scores are not stored: they follow from the maxima, so a better estimator can be applied to an old run.
 """
@@ -9,14 +9,17 @@ import json
 import os
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cleverscore.balls import norm_name, parse_norm
+from cleverscore.bounds.evidence import Above, Below
 from cleverscore.errors import StoreError
 from cleverscore.profile import Profile
 from cleverscore.score import Evidence
@@ -24,7 +27,7 @@ from cleverscore.score import Evidence
 Array = npt.NDArray[np.float64]
 
 FILE_NAME = "run.sqlite"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1 had no bounds; such a run is read as it is and upgraded when bounds are added to it
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE profiles (
@@ -39,6 +42,20 @@ CREATE TABLE maxima (
     PRIMARY KEY (input, norm, target, first_block)
 );
 """
+# A target of -1 stands for any other class.
+BOUNDS_SCHEMA = """
+CREATE TABLE IF NOT EXISTS attacks (
+    input INTEGER NOT NULL, target INTEGER NOT NULL, attack TEXT NOT NULL, norm TEXT NOT NULL, found INTEGER NOT NULL,
+    distortion REAL NOT NULL, l1 REAL NOT NULL, l2 REAL NOT NULL, linf REAL NOT NULL, seconds REAL NOT NULL,
+    PRIMARY KEY (input, target, attack, norm)
+);
+CREATE TABLE IF NOT EXISTS certificates (
+    input INTEGER NOT NULL, target INTEGER NOT NULL, method TEXT NOT NULL, norm TEXT NOT NULL, radius REAL NOT NULL,
+    seconds REAL NOT NULL,
+    PRIMARY KEY (input, target, method, norm)
+);
+"""
+ANY_CLASS = -1
 
 
 class Store:
@@ -62,7 +79,7 @@ class Store:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with closing(sqlite3.connect(new)) as connection, connection:
-                connection.executescript(SCHEMA)
+                connection.executescript(SCHEMA + BOUNDS_SCHEMA)
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
                 connection.executemany("INSERT INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in meta.items()])
             new.replace(path)
@@ -139,6 +156,40 @@ class Store:
                     self._connection.executemany(f"INSERT INTO profiles VALUES ({', '.join('?' * 7)})", profiles)
         except sqlite3.Error as error:
             raise StoreError(f"results of input {item.input_id} cannot be written to {self.folder}: {error}") from error
+
+    def append_bounds(self, records: Sequence[Above | Below]) -> None:
+        """Store what attacks or proofs found for a batch of inputs in one transaction."""
+        try:
+            with self._connection:
+                if self._version() < SCHEMA_VERSION:
+                    for statement in filter(str.strip, BOUNDS_SCHEMA.split(";")):
+                        self._connection.execute(statement)
+                    self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                for record in records:
+                    name, *numbers = list(astuple(record))[2:]
+                    target = ANY_CLASS if record.target is None else record.target
+                    row = (record.input, target, name, norm_name(record.p), *numbers[1:])
+                    place = "attacks" if isinstance(record, Above) else "certificates"
+                    self._connection.execute(f"INSERT INTO {place} VALUES ({', '.join('?' * len(row))})", row)
+        except sqlite3.Error as error:
+            raise StoreError(f"bounds cannot be written to {self.folder}: {error}") from error
+
+    def above(self) -> list[Above]:
+        """All that attacks found."""
+        return [Above(*row) for row in self._bounds("attacks")]
+
+    def below(self) -> list[Below]:
+        """All that was proved."""
+        return [Below(*row) for row in self._bounds("certificates")]
+
+    def _version(self) -> int:
+        return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
+
+    def _bounds(self, place: str) -> Iterator[tuple[Any, ...]]:
+        if self._version() < SCHEMA_VERSION:
+            return
+        for input_id, target, name, norm, *rest in self._connection.execute(f"SELECT * FROM {place} ORDER BY rowid"):
+            yield input_id, None if target == ANY_CLASS else target, name, parse_norm(norm), *rest
 
     def evidence(self, norm: str) -> list[Evidence]:
         """All evidence for a norm, in the order of the inputs."""

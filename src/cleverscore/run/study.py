@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,24 +79,42 @@ def parse_targets(text: str, count: int) -> TargetsLike:
 
 
 def fingerprint_model(classifier: Classifier) -> str:
-    """A hash of weights, preprocessing and box: changed weights make another study."""
+    """A hash of weights, preprocessing, transform and box: changed weights make another study."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(classifier.module.state_dict().items()):
+    _add_weights(digest, classifier.module)
+    constants = [None if t is None else t.double().tolist() for t in (classifier.mean, classifier.std)]
+    digest.update(json.dumps([classifier.bounds, classifier.outputs, constants]).encode())
+    for transform in (classifier.transform, classifier.transform_backward):
+        if transform is not None:  # a model without one keeps the hash that its runs have
+            digest.update(_identity(transform).encode())
+            if isinstance(transform, torch.nn.Module):
+                _add_weights(digest, transform)
+    return digest.hexdigest()[:16]
+
+
+def _add_weights(digest: hashlib._Hash, module: torch.nn.Module) -> None:
+    for name, tensor in sorted(module.state_dict().items()):
         digest.update(name.encode())
         if isinstance(tensor, torch.Tensor):
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    constants = [None if t is None else t.double().tolist() for t in (classifier.mean, classifier.std)]
-    digest.update(json.dumps([classifier.bounds, classifier.outputs, constants]).encode())
-    return digest.hexdigest()[:16]
 
 
-def fingerprint_data(images: npt.NDArray[Any], labels: npt.NDArray[Any] | None) -> str:
-    """A hash of inputs and labels."""
-    digest = hashlib.sha256(np.ascontiguousarray(images).tobytes())
-    digest.update(str((images.shape, str(images.dtype))).encode())
-    if labels is not None:
-        digest.update(np.ascontiguousarray(labels).tobytes())
-    return digest.hexdigest()[:16]
+def _identity(transform: Any) -> str:
+    """What tells one transform from another: its name, its code and the values it closes over; no memory addresses."""
+    code = getattr(transform, "__code__", None)
+    if isinstance(transform, partial):
+        parts = [_identity(transform.func), repr(transform.args), repr(transform.keywords)]
+    elif code is not None:
+        cells = [cell.cell_contents for cell in getattr(transform, "__closure__", None) or ()]
+        values = [*code.co_consts, *code.co_names, *(getattr(transform, "__defaults__", None) or ()), *cells]
+        parts = [
+            transform.__qualname__,
+            code.co_code.hex(),
+            *(_identity(v) if callable(v) else repr(v) for v in values),
+        ]
+    else:
+        parts = [type(transform).__qualname__, repr(transform)]
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(parts))
 
 
 def versions() -> dict[str, str]:
@@ -168,6 +188,7 @@ class Study:
             "bounds": self.classifier.bounds,
             "outputs": self.classifier.outputs,
             **constants,
+            "transform": None if self.classifier.transform is None else _identity(self.classifier.transform),
         }
 
     def pending(self, store: Store) -> dict[str, list[Subject]]:

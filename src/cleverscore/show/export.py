@@ -8,13 +8,15 @@ import sys
 from pathlib import Path
 
 from cleverscore.errors import LoadError, MissingExtraError
+from cleverscore.run.bounding import stored_bracket
 from cleverscore.run.store import Store
 from cleverscore.run.study import stored_scores
 
 
 def write(store: Store, form: str, out: Path | None) -> None:
     """Write all rows to `out`, or to stdout."""
-    frame = stored_scores(store).to_frame()
+    bracket = stored_bracket(store)
+    frame = (stored_scores(store) if bracket is None else bracket).to_frame()
     if form == "csv":
         content = frame.to_csv(index=False).encode()
     elif form == "json":

@@ -1,0 +1,124 @@
+"""certify(): radii inside which no input changes the classifier's mind, proved rather than estimated."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cleverscore.balls import parse_norm
+from cleverscore.bounds.closed_forms import local_lipschitz_radii, norm_product_radii
+from cleverscore.bounds.crown_radii import crown_radii
+from cleverscore.bounds.lirpa import auto_lirpa_radii
+from cleverscore.bounds.questions import Asked, Floats
+from cleverscore.classifier import Classifier
+from cleverscore.errors import CertificateError, SettingError
+from cleverscore.subjects import Subject, prepare
+from cleverscore.targets import TargetsLike, takes_smallest, target_kind
+
+INSIDE = ("ball", "box")
+_RADII: dict[str, Callable[[Classifier, list[Subject], Asked], list[Floats]]] = {
+    "crown": crown_radii,
+    "local-lipschitz": local_lipschitz_radii,
+    "norm-product": norm_product_radii,
+    "auto-lirpa": auto_lirpa_radii,
+}
+METHODS = tuple(_RADII)
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Certified radii of a batch.
+
+    radius      (n,): for every x in B_p(x0, radius) no target's logit is above the predicted one's; 0 where nothing is
+                proved, and at most the limit asked for.
+    targets     the target classes of each input.
+    per_target  the radius for each of them alone. With targets that mean their smallest ("untargeted", "top:N") only
+                the smallest is searched for; the others are radii seen to hold on the way.
+    """
+
+    method: str
+    p: float
+    radius: npt.NDArray[np.float64]
+    targets: tuple[tuple[int, ...], ...]
+    per_target: tuple[npt.NDArray[np.float64], ...]
+    seconds: float
+
+
+def certify(
+    classifier: Classifier,
+    images: Any,
+    *,
+    p: float | str = 2.0,
+    targets: TargetsLike = "untargeted",
+    method: str = "crown",
+    limit: float = 5.0,
+    precision: float = 1e-3,
+    inside: str = "ball",
+    labels: Sequence[int] | None = None,
+    ids: Sequence[int] | None = None,
+    seed: int = 0,
+) -> Certificates:
+    """Certified lower bounds of the distance to the nearest input of another class.
+
+    images      (n, *input_shape), in the classifier's input units.
+    p           the norm: any p >= 1, or "inf".
+    targets     as for a score: "untargeted", "runner_up", "all", one list of classes per input.
+    method      "crown": linear bounds of every layer, propagated backward.
+                "local-lipschitz": margin / largest gradient norm, for one hidden layer (Hein & Andriushchenko 2017).
+                "norm-product": margin / product of the layers' norms (Szegedy et al. 2014).
+                "auto-lirpa": CROWN by that library, if you have it.
+    limit       the largest radius asked for.
+    precision   relative, of the search for the radius.
+    inside      "ball": the whole ball, so that the radius compares with a score. "box" (p = inf, crown): only points
+                of the ball inside the classifier's bounds, which gives larger radii for images near black and white.
+    labels, ids, seed   as for a score.
+
+    >>> import torch
+    >>> certificates = certify(Classifier(torch.nn.Linear(4, 3)), torch.rand(2, 4), p="inf")
+    >>> bool((certificates.radius > 0).all())
+    True
+    """
+    began = time.perf_counter()
+    p = parse_norm(p)
+    _check(classifier, method, limit, precision, inside, p)
+    subjects = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
+    asked = Asked(p, float(limit), float(precision), takes_smallest(target_kind(targets)), inside)
+    per_target = tuple(_RADII[method](classifier, subjects, asked))
+    return Certificates(
+        method=method,
+        p=p,
+        radius=np.array([float(radii.min()) for radii in per_target]),
+        targets=tuple(subject.targets for subject in subjects),
+        per_target=per_target,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def check_method(classifier: Classifier, method: str) -> None:
+    """Refuse a method that does not exist, and a classifier whose bounds would be of another function."""
+    if method not in METHODS:
+        raise SettingError(f"method={method!r}: choose one of {', '.join(METHODS)}")
+    if isinstance(classifier, Classifier) and classifier.transform is not None:
+        raise CertificateError(
+            "the classifier has a transform, which no certificate can follow; certify the model without it"
+        )
+
+
+def _check(classifier: Classifier, method: str, limit: float, precision: float, inside: str, p: float) -> None:
+    check_method(classifier, method)
+    if not (limit > 0.0 and math.isfinite(limit)):
+        raise SettingError(f"limit={limit}: the largest radius must be positive and finite")
+    if not 0.0 < precision < 1.0:
+        raise SettingError(f"precision={precision}: give a relative precision between 0 and 1, such as 1e-3")
+    if inside not in INSIDE:
+        raise SettingError(f"inside={inside!r}: choose one of {', '.join(map(repr, INSIDE))}")
+    if inside == "box" and (method != "crown" or not math.isinf(p)):
+        raise SettingError("inside='box' is for p='inf' and method='crown'; use inside='ball'")
+    if inside == "box" and isinstance(classifier, Classifier) and classifier.bounds is None:
+        raise SettingError("inside='box' needs the classifier's bounds: cs.Classifier(model, bounds=(0.0, 1.0))")

@@ -1,0 +1,218 @@
+"""What attacks and certificates say about the rows of a score: one record per input, target, norm and name.
+
+A record is small and self-contained, so that a run can keep it as soon as it is known and resume without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from cleverscore.bounds.attacks import ATTACKS, BEST, attack
+from cleverscore.bounds.certified import certify, check_method
+from cleverscore.bounds.effort import PRESETS
+from cleverscore.classifier import Classifier
+from cleverscore.errors import InputError, SettingError
+from cleverscore.score import Score, Scores
+from cleverscore.targets import takes_smallest
+
+ATTACKED_TOGETHER = 32  # inputs: large enough to fill a batch, small enough that a result is soon on disk
+CERTIFIED_TOGETHER = 8
+NORMS = {1.0: "l1", 2.0: "l2", math.inf: "linf"}
+
+Key = tuple[int, int | None, str, float]
+
+
+@dataclass(frozen=True)
+class Above:
+    """What one attack found for one input: the distance is at most this.
+
+    target          the class it had to reach, None for any other.
+    name            of the attack, with a preset as in "ddn:strong".
+    p, distortion   the norm it was run for and the length of its step in it; infinite where it failed.
+    """
+
+    input: int
+    target: int | None
+    name: str
+    p: float
+    found: int
+    distortion: float
+    l1: float
+    l2: float
+    linf: float
+    seconds: float
+
+    @property
+    def key(self) -> Key:
+        """What tells records apart."""
+        return self.input, self.target, self.name, self.p
+
+    def length(self, p: float) -> float:
+        """The step's length in norm p, infinite where it is not known."""
+        if p in NORMS:
+            return float(getattr(self, NORMS[p]))
+        return self.distortion if p == self.p else math.inf
+
+
+@dataclass(frozen=True)
+class Below:
+    """A proof for one input by the method `name`: the distance is at least `radius`."""
+
+    input: int
+    target: int | None
+    name: str
+    p: float
+    radius: float
+    seconds: float
+
+    @property
+    def key(self) -> Key:
+        """What tells records apart."""
+        return self.input, self.target, self.name, self.p
+
+
+def bracketed(scores: Scores) -> tuple[Score, ...]:
+    """The rows that get bounds: the smallest scores of inputs, or with given targets every row."""
+    smallest = tuple(row for row in scores.rows if takes_smallest(row.target_kind))
+    return smallest or scores.rows
+
+
+def aim(row: Score) -> int | None:
+    """The class that an attack has to reach; None for any other than the predicted one."""
+    return None if takes_smallest(row.target_kind) else row.target
+
+
+def split_attack(name: str) -> tuple[str, str]:
+    """Name and preset of an attack.
+
+    >>> split_attack("cw"), split_attack("ddn:strong")
+    (('cw', 'paper'), ('ddn', 'strong'))
+    """
+    short, _, preset = name.partition(":")
+    return short, preset or "paper"
+
+
+def checked_attacks(names: Sequence[str], p: float) -> list[str]:
+    """Attacks by name, "best" replaced by what is tightest in norm p; refuses names that do not exist."""
+    if isinstance(names, str):
+        raise SettingError(f"attacks={names!r}: give a list of names, such as ['{names}']")
+    checked = []
+    for name in names:
+        short, preset = split_attack(name)
+        if preset not in PRESETS or short not in (*ATTACKS, "best"):
+            raise SettingError(
+                f"attack {name!r}: choose one of {', '.join(ATTACKS)} or best, with a preset if you like "
+                f"({', '.join(PRESETS)}), as in ddn:strong"
+            )
+        chosen = BEST.get(p, BEST[2.0]) if short == "best" else (short,)
+        checked += [each if preset == "paper" else f"{each}:{preset}" for each in chosen]
+    return list(dict.fromkeys(checked))
+
+
+def run_attacks(
+    classifier: Classifier,
+    images: Mapping[int, torch.Tensor],
+    rows: Sequence[Score],
+    names: Sequence[str],
+    *,
+    seed: int = 0,
+    done: Collection[Key] = (),
+) -> Iterator[list[Above]]:
+    """Attack the inputs of rows, a batch at a time; `images` by input id, `done` is left out."""
+    seen = set(done)
+    for p in dict.fromkeys(row.p for row in rows):
+        for name in checked_attacks(names, p):
+            own = ATTACKS[split_attack(name)[0]]
+            # An attack without a variant for this norm runs in its own, once for all norms, and its step is measured in
+            # all three; the strong preset ends by shortening the step in the norm asked for, so it runs for each.
+            run = p if p in own or p not in NORMS or split_attack(name)[1] == "strong" else own[0]
+            for targeted in (False, True):
+                todo = [
+                    row
+                    for row in rows
+                    if row.p == p
+                    and (aim(row) is not None) == targeted
+                    and (row.input, aim(row), name, run) not in seen
+                ]
+                seen |= {(row.input, aim(row), name, run) for row in todo}
+                for start in range(0, len(todo), ATTACKED_TOGETHER):
+                    part = todo[start : start + ATTACKED_TOGETHER]
+                    yield _attacked(classifier, images, part, name, run, seed)
+
+
+def _attacked(
+    classifier: Classifier, images: Mapping[int, torch.Tensor], rows: Sequence[Score], name: str, p: float, seed: int
+) -> list[Above]:
+    x = torch.stack([images[row.input] for row in rows])
+    short, preset = split_attack(name)
+    targets = None if aim(rows[0]) is None else [row.target for row in rows]
+    result = attack(classifier, x, short, p=p, targets=targets, preset=preset, seed=seed)
+    steps = (result.adversarial.to(x) - x).flatten(1).double()
+    lengths = torch.linalg.vector_norm(steps, p, dim=1).cpu().numpy()
+    return [
+        Above(
+            input=row.input,
+            target=aim(row),
+            name=name,
+            p=p,
+            found=int(result.found[i]),
+            distortion=float(lengths[i]) if result.success[i] else math.inf,
+            l1=float(result.l1[i]),
+            l2=float(result.l2[i]),
+            linf=float(result.linf[i]),
+            seconds=result.seconds / len(rows),
+        )
+        for i, row in enumerate(rows)
+    ]
+
+
+def run_certificates(
+    classifier: Classifier,
+    images: Mapping[int, torch.Tensor],
+    rows: Sequence[Score],
+    method: str,
+    *,
+    done: Collection[Key] = (),
+) -> Iterator[list[Below]]:
+    """Certify the inputs of rows up to the radius of their scores, a batch at a time; `done` is left out."""
+    check_method(classifier, method)
+    groups = dict.fromkeys((row.p, row.radius, row.target_kind) for row in rows)
+    for p, radius, kind in groups:
+        todo = [
+            row
+            for row in rows
+            if (row.p, row.radius, row.target_kind) == (p, radius, kind)
+            and (row.input, aim(row), method, p) not in done
+        ]
+        for start in range(0, len(todo), CERTIFIED_TOGETHER):
+            part = todo[start : start + CERTIFIED_TOGETHER]
+            x = torch.stack([images[row.input] for row in part])
+            targets = kind if takes_smallest(kind) else [[row.target] for row in part]
+            found = certify(classifier, x, p=p, targets=targets, method=method, limit=radius)
+            yield [
+                Below(row.input, aim(row), method, p, float(found.radius[i]), found.seconds / len(part))
+                for i, row in enumerate(part)
+            ]
+
+
+def images_by_id(classifier: Classifier, images: torch.Tensor, scores: Scores) -> dict[int, torch.Tensor]:
+    """The input of each id in `scores`, which hold them in the same order; refuses other inputs."""
+    predicted = {head.input: head.predicted for head in scores}
+    if len(predicted) != len(images):
+        raise InputError(
+            f"there are {len(images)} inputs and scores of {len(predicted)}; pass the inputs that were scored, in order"
+        )
+    with torch.no_grad():
+        now = np.array([int(classifier.logits(x[None]).argmax()) for x in images])
+    for i, (input_id, before) in enumerate(predicted.items()):
+        if now[i] != before:
+            raise InputError(
+                f"input {input_id} was predicted {before} when it was scored and is {now[i]} here; pass the classifier "
+                "and the inputs that were scored, in the same order"
+            )
+    return dict(zip(predicted, images, strict=True))

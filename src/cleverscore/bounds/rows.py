@@ -1,0 +1,138 @@
+"""Rows: linear functions of a layer's values, kept on windows where convolutions make them local.
+
+A neuron of a convolution sees a small rectangle of every earlier map. Its row of coefficients is kept on that rectangle
+alone (R, C, h, w) with the rectangle's corner, until the rectangle is about as large as the map. Rows of one place
+share a group, so that what depends on the place alone is looked up once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch.nn import functional
+
+DENSE_SHARE = 0.5  # a window over more of the map than this costs more than the whole map
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Coefficients of R linear functions of one node.
+
+    values   (R, *shape), or (R, C, h, w) on windows.
+    owner    (R,): which input of the batch a row belongs to.
+    corner   (G, 2): the top left place of each group's window, None for whole maps; group (R,) and group_owner (G,).
+    """
+
+    values: torch.Tensor
+    owner: torch.Tensor
+    corner: torch.Tensor | None = None
+    group: torch.Tensor | None = None
+    group_owner: torch.Tensor | None = None
+
+    def local(self, maps: torch.Tensor) -> torch.Tensor:
+        """What `maps` (n, *shape) say at each row's coefficients; a leading axis of 1 is meant for all inputs."""
+        if self.corner is None or self.group is None or self.group_owner is None:
+            if len(maps) == 1:
+                return maps
+            first = int(self.owner[0])
+            return maps[first : first + 1] if bool((self.owner == first).all()) else maps[self.owner]
+        high, wide = self.values.shape[2:]
+        owner = torch.zeros_like(self.group_owner) if len(maps) == 1 else self.group_owner
+        view, shift = _windows(maps, self.corner, high, wide)
+        return view[owner, :, self.corner[:, 0] + shift[0], self.corner[:, 1] + shift[1]][self.group]
+
+    def dense(self, shape: tuple[int, ...]) -> Rows:
+        """The same rows over whole maps of `shape`."""
+        if self.corner is None or self.group is None:
+            return self
+        high, wide = self.values.shape[2:]
+        maps = self.values.new_zeros(len(self.values), *shape)
+        view, shift = _windows(maps, self.corner, high, wide)
+        rows = torch.arange(len(self.values), device=maps.device)
+        corner = self.corner[self.group]
+        view[rows, :, corner[:, 0] + shift[0], corner[:, 1] + shift[1]] = self.values
+        base = view._base if view._base is not None else view
+        values = base[:, :, shift[0] : shift[0] + shape[1], shift[1] : shift[1] + shape[2]]
+        return Rows(values.contiguous(), self.owner)
+
+    def trimmed(self, shape: tuple[int, ...]) -> Rows:
+        """Windows where they are worth it, whole maps of `shape` elsewhere."""
+        if self.corner is None:
+            return self
+        high, wide = self.values.shape[2:]
+        return self.dense(shape) if high * wide > DENSE_SHARE * shape[1] * shape[2] else self
+
+    def moved(self, values: torch.Tensor, *, stride: tuple[int, int], padding: tuple[int, int]) -> Rows:
+        """Rows on the input of a layer with windows: a place (i, j) begins at (i, j) * stride - padding."""
+        assert self.corner is not None
+        scale, shift = (torch.tensor(pair, device=self.corner.device) for pair in (stride, padding))
+        return replace(self, values=values, corner=self.corner * scale - shift)
+
+    def selected(self, keep: torch.Tensor) -> Rows:
+        """Some of the rows, by a mask (R,)."""
+        if self.corner is None or self.group is None or self.group_owner is None:
+            return Rows(self.values[keep], self.owner[keep])
+        used, group = torch.unique(self.group[keep], return_inverse=True)
+        return Rows(self.values[keep], self.owner[keep], self.corner[used], group, self.group_owner[used])
+
+    def __add__(self, other: Rows) -> Rows:
+        """The sum of two functions of the same node."""
+        if self.corner is None or other.corner is None:
+            raise ValueError("windows are added to windows; make both dense first")
+        small, large = sorted((self, other), key=lambda rows: rows.values.shape[2:].numel())
+        assert small.corner is not None
+        assert large.corner is not None
+        down, across = (small.corner - large.corner)[0].tolist()
+        high, wide = small.values.shape[2:]
+        values = large.values.clone()
+        values[:, :, down : down + high, across : across + wide] += small.values
+        return replace(large, values=values)
+
+    def fits(self, other: Rows) -> bool:
+        """Whether one of the two windows contains the other, at the same place in every row."""
+        if self.corner is None or other.corner is None:
+            return False
+        small, large = sorted((self, other), key=lambda rows: rows.values.shape[2:].numel())
+        assert small.corner is not None
+        assert large.corner is not None
+        shift = small.corner - large.corner
+        room = torch.tensor(large.values.shape[2:]) - torch.tensor(small.values.shape[2:])
+        first = shift[0].cpu()
+        return bool((shift == shift[0]).all() and (first >= 0).all() and (first <= room).all())
+
+
+def merged(first: Rows, second: Rows, shape: tuple[int, ...]) -> Rows:
+    """The sum of two functions of a node with values of `shape`."""
+    if first.fits(second):
+        return first + second
+    first, second = first.dense(shape), second.dense(shape)
+    return Rows(first.values + second.values, first.owner)
+
+
+def one_hot(neurons: torch.Tensor, owner: torch.Tensor, signs: torch.Tensor, shape: tuple[int, ...]) -> Rows:
+    """Rows that pick single neurons (flat numbers) of a node, with a sign."""
+    count = len(neurons)
+    places = torch.arange(count, device=neurons.device)
+    if len(shape) != 3:
+        values = signs.new_zeros(count, int(torch.Size(shape).numel()))
+        values[places, neurons] = signs
+        return Rows(values.view(count, *shape), owner)
+    channels, high, wide = shape
+    values = signs.new_zeros(count, channels, 1, 1)
+    values[places, neurons // (high * wide), 0, 0] = signs
+    inside = neurons % (high * wide)
+    keys, group = torch.unique(owner * (high * wide) + inside, return_inverse=True)
+    inside = keys % (high * wide)
+    corner = torch.stack([inside // wide, inside % wide], 1)
+    return Rows(values, owner, corner, group, keys // (high * wide)).trimmed(shape)
+
+
+def _windows(maps: torch.Tensor, corner: torch.Tensor, high: int, wide: int) -> tuple[torch.Tensor, tuple[int, int]]:
+    """All windows of padded maps as a view (n, C, rows, columns, high, wide), and how far places moved."""
+    least, most = corner.amin(0).tolist(), corner.amax(0).tolist()
+    top, left = max(0, -least[0]), max(0, -least[1])
+    bottom = max(0, most[0] + high - maps.shape[2])
+    right = max(0, most[1] + wide - maps.shape[3])
+    padded = functional.pad(maps, (left, right, top, bottom))
+    return padded.unfold(2, high, 1).unfold(3, wide, 1), (top, left)

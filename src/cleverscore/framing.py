@@ -1,0 +1,56 @@
+"""How a picture of any size becomes an input of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# The habit of ImageNet networks: the centre 87.5% of the shorter side. Small pictures are used whole.
+CENTRE_SHARE = 0.875
+SMALLEST_CROPPED = 128
+RESAMPLINGS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in the order of their usual numbers
+
+
+@dataclass(frozen=True)
+class Framing:
+    """Resize, then cut out the centre.
+
+    size            (height, width) of the input.
+    channels        3 for colours, 1 for grey.
+    resize          the length of the shorter side, or (height, width) exactly; None only cuts.
+    resample        how pixels are interpolated.
+    channels_last   whether inputs are (height, width, channels).
+    """
+
+    size: tuple[int, int]
+    channels: int
+    resize: int | tuple[int, int] | None
+    resample: str = "bilinear"
+    channels_last: bool = False
+
+    def __str__(self) -> str:
+        height, width = self.size
+        if self.resize is None:
+            first = ""
+        elif isinstance(self.resize, int):
+            first = f"shorter side to {self.resize} ({self.resample}), "
+        else:
+            first = f"to {self.resize[0]} x {self.resize[1]} ({self.resample}), "
+        return f"{first}centre {height} x {width}, {'RGB' if self.channels == 3 else 'grey'} from 0 to 1"
+
+    @classmethod
+    def like(cls, shape: Sequence[int] | None) -> Framing | None:
+        """The usual framing for inputs of a shape, or None where they are no pictures.
+
+        >>> print(Framing.like((3, 224, 224)))
+        shorter side to 256 (bilinear), centre 224 x 224, RGB from 0 to 1
+        """
+        if shape is None or len(shape) != 3:
+            return None
+        last = shape[0] not in (1, 3)
+        channels, height, width = (shape[2], shape[0], shape[1]) if last else tuple(shape)
+        if channels not in (1, 3):
+            return None
+        shorter = min(height, width)
+        resize = round(shorter / CENTRE_SHARE) if shorter >= SMALLEST_CROPPED else shorter
+        return cls((height, width), channels, resize, channels_last=last)

@@ -1,0 +1,20 @@
+"""Models that were saved for one batch size."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class FixedBatch(nn.Module):
+    """A model for `size` inputs at a time, made to take any number: groups of that size, the last one filled up."""
+
+    def __init__(self, model: nn.Module, size: int) -> None:
+        super().__init__()
+        self.model, self.size = model, size
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Outputs (n, ...) of inputs (n, ...)."""
+        missing = -len(x) % self.size
+        filled = torch.cat([x, x[-1:].expand(missing, *x.shape[1:])]) if missing else x
+        return torch.cat([self.model(part) for part in torch.split(filled, self.size)])[: len(x)]

@@ -1,0 +1,120 @@
+"""Files that are not trusted: what kind they are, and limits on what they may ask for."""
+
+from __future__ import annotations
+
+import stat
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from cleverscore.errors import CleverError, CleverWarning, LoadError
+
+# An archive may unpack to 1 GiB, or to 100 times its size if that is more: weights hardly shrink, images a few times.
+UNPACKED_ANYWAY = 2**30
+UNPACKED_TIMES = 100
+MOST_MEMBERS = 100_000
+
+
+@contextmanager
+def reading(path: Path | str, what: str) -> Iterator[None]:
+    """Whatever goes wrong inside is the file's fault, and is said in one sentence; libraries' warnings are not."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", CleverWarning)
+        try:
+            yield
+        except CleverError:
+            raise
+        except MemoryError as error:
+            raise LoadError(f"'{path}' does not fit into memory as {what}") from error
+        except Exception as error:  # damaged files make libraries fail in every way there is
+            raise LoadError(f"'{path}' cannot be read as {what}: {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an error, shortened to a line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def existing(path: Path, what: str, forms: str) -> None:
+    """Refuse what is not there, cannot be opened, or is no file or folder."""
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):
+            with path.open("rb"):
+                pass
+        elif stat.S_ISDIR(mode):
+            next(path.iterdir(), None)
+        else:
+            raise LoadError(f"{what} '{path}' is neither a file nor a folder; give {forms}")
+    except FileNotFoundError:
+        raise LoadError(f"{what} '{path}' does not exist; give {forms}") from None
+    except PermissionError:
+        raise LoadError(f"{what} '{path}' may not be read: change its permissions") from None
+    except OSError as error:
+        raise LoadError(f"{what} '{path}' cannot be opened: {one_line(error)}") from None
+    except ValueError:  # a null character in the name
+        raise LoadError(f"{what} {str(path)!r} is no possible file name; give {forms}") from None
+
+
+def kind(path: Path) -> str:
+    """What a file holds, by its content: its name is only a hint.
+
+    empty, torchscript, export, checkpoint, npz, zip, npy, safetensors, pickle, hdf5, gzip, picture, text or other.
+    """
+    with reading(path, "a file"), path.open("rb") as file:
+        head = file.read(4096)
+    if not head:
+        return "empty"
+    if head.startswith(b"PK"):
+        return _zip_kind(path)
+    for magic, name in (
+        (b"\x93NUMPY", "npy"), (b"\x80\x02", "pickle"), (b"\x80\x03", "pickle"), (b"\x80\x04", "pickle"),
+        (b"\x80\x05", "pickle"), (b"\x89HDF\r\n", "hdf5"), (b"\x1f\x8b", "gzip"), (b"\x89PNG", "picture"),
+        (b"\xff\xd8\xff", "picture"), (b"GIF8", "picture"), (b"BM", "picture"),
+    ):  # fmt: skip
+        if head.startswith(magic):
+            return name
+    if len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 100 * 2**20:
+        return "safetensors"
+    text = all(byte >= 32 or byte in (9, 10, 13) for byte in head)
+    return "text" if text else "other"
+
+
+def _zip_kind(path: Path) -> str:
+    names = [member.filename for member in checked_zip(path)]
+    ends = {name.partition("/")[2] for name in names}
+    if "archive_format" in ends or "serialized_exported_program.json" in names:
+        return "export"
+    if "constants.pkl" in ends:
+        return "torchscript"
+    if "data.pkl" in ends:
+        return "checkpoint"
+    return "npz" if names and all(name.endswith(".npy") for name in names) else "zip"
+
+
+def checked_zip(path: Path, *, whole: bool = False) -> list[zipfile.ZipInfo]:
+    """The members of an archive whose names stay inside and whose sizes are believable; `whole` checks every sum."""
+    with reading(path, "a zip archive"), zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if len(members) > MOST_MEMBERS:
+            raise LoadError(f"'{path}' is an archive of {len(members)} files, which is too many")
+        for member in members:
+            place = PurePosixPath(member.filename.replace("\\", "/"))
+            if place.is_absolute() or ".." in place.parts or ":" in place.parts[0]:
+                raise LoadError(
+                    f"'{path}' is an archive with the file name '{member.filename}', outside of it: refused"
+                )
+        total, limit = sum(m.file_size for m in members), max(UNPACKED_ANYWAY, UNPACKED_TIMES * path.stat().st_size)
+        if total > limit:
+            raise LoadError(
+                f"'{path}' would unpack to {total / 2**30:.1f} GiB from {path.stat().st_size:,} bytes: refused"
+            )
+        if whole:
+            damaged = archive.testzip()
+            if damaged is not None:
+                raise LoadError(f"'{path}' is damaged: its part '{damaged}' does not match its checksum")
+        return members

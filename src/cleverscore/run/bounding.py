@@ -1,0 +1,71 @@
+"""Attacks and certificates of a study: what is missing is computed and stored a batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from cleverscore.balls import parse_norm
+from cleverscore.bounds.bracket import Bracket, bracket_from, signs_of
+from cleverscore.bounds.certified import check_method
+from cleverscore.bounds.evidence import (
+    Above,
+    Below,
+    bracketed,
+    checked_attacks,
+    run_attacks,
+    run_certificates,
+)
+from cleverscore.bounds.masking import Sign
+from cleverscore.run.store import Store
+from cleverscore.run.study import Study, stored_scores
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What shall stand above and below the scores; bounds can be added to a run at any time."""
+
+    attacks: tuple[str, ...] = ()
+    certificates: tuple[str, ...] = ()
+
+    def check(self, study: Study) -> None:
+        """Refuse what cannot be computed, before anything is."""
+        for norm in study.config.norms:
+            checked_attacks(self.attacks, parse_norm(norm))
+        if self.attacks:
+            from cleverscore.bounds.foolbox_attacks import load_foolbox
+
+            load_foolbox()
+        for method in self.certificates:
+            check_method(study.classifier, method)
+
+
+def run_bounds(
+    study: Study, store: Store, bounds: Bounds, *, on_inputs: Callable[[str, int], None] | None = None
+) -> None:
+    """Attack and certify the inputs whose scores are stored; `on_inputs` hears the name and the size of a batch."""
+    rows = bracketed(stored_scores(store))
+    images = {subject.input_id: subject.x for subject in study.subjects}
+    done = {record.key for record in store.above()}
+    proved = {record.key for record in store.below()}
+    attacks = run_attacks(study.classifier, images, rows, bounds.attacks, seed=study.config.seed, done=done)
+    proofs = (run_certificates(study.classifier, images, rows, method, done=proved) for method in bounds.certificates)
+    batches: Iterator[Sequence[Above | Below]] = chain(attacks, *proofs)
+    for batch in batches:
+        store.append_bounds(batch)
+        if on_inputs is not None:
+            on_inputs(batch[0].name, len(batch))
+
+
+def stored_bracket(store: Store) -> Bracket | None:
+    """The bracket of a run, or None where no bound was asked for."""
+    above, below = store.above(), store.below()
+    return bracket_from(stored_scores(store), above, below) if above or below else None
+
+
+def stored_signs(study: Study, store: Store) -> tuple[Sign, ...]:
+    """Signs of gradient masking around the inputs of a run, and in its bracket."""
+    scores = stored_scores(store)
+    images = {subject.input_id: subject.x for subject in study.subjects}
+    return signs_of(study.classifier, images, bracket_from(scores, store.above(), store.below()))
