@@ -44,6 +44,7 @@ bench: $(DEV)  ## measure accuracy and speed side by side with peers (about an h
 	$(BIN)/python -m benchmarks.tails --networks
 	$(BIN)/python -m benchmarks.speed
 	$(BIN)/python -m benchmarks.racing
+	$(BIN)/python -m benchmarks.sharp
 	$(BIN)/python -m benchmarks.many_classes
 	$(BIN)/python -m benchmarks.attacks
 

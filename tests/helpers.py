@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 import cleverscore as cs
+from cleverscore import truth
 
 
 def affine(dim: int = 6, classes: int = 4, *, seed: int = 0, scale: float = 1.0) -> cs.Classifier:
@@ -124,3 +126,43 @@ def _edge_area(a: np.ndarray, b: np.ndarray, radius: float) -> float:
         else:
             total += 0.5 * radius**2 * math.atan2(cross, dot)
     return float(total)
+
+
+@functools.cache
+def trained_relu_network(
+    dim: int = 12, *, units: tuple[int, ...] = (20, 20), classes: int = 5, seed: int = 0
+) -> tuple[cs.Classifier, torch.Tensor, torch.Tensor]:
+    """A ReLU network trained on noisy clusters, 20 inputs that it classifies correctly, and their labels; in float64.
+
+    Small enough for exact answers: `cleverscore.truth.exact_minimum_distortion` takes a fraction of a second per input.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(2 * classes, dim, generator=generator, dtype=torch.float64)
+    group = torch.randint(2 * classes, (1024,), generator=generator)
+    x = centres[group] + 1.0 * torch.randn(1024, dim, generator=generator, dtype=torch.float64)
+    y = group % classes
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        sizes = (dim, *units)
+        hidden = [layer for pair in itertools.pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
+        model = nn.Sequential(*hidden, nn.Linear(sizes[-1], classes)).double()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(100):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        logits = model(x)
+    top = logits.topk(2).values
+    margins = torch.where(logits.argmax(1) == y, top[:, 0] - top[:, 1], torch.inf)
+    # Inputs in the middle of their class need large balls, in which hardly a unit is fixed: the exact search is slow.
+    near = margins.argsort()[: int(torch.isfinite(margins).sum()) // 3]
+    chosen = near[torch.linspace(0, len(near) - 1, 20).long()]
+    return cs.Classifier(model), x[chosen], y[chosen]
+
+
+@functools.cache
+def exact_distortions(p: float) -> tuple[truth.Exact, ...]:
+    """The exact minimum distortions, over all other classes, of the inputs of `trained_relu_network()`."""
+    classifier, x, _ = trained_relu_network()
+    return tuple(truth.exact_minimum_distortion(classifier, image, p=p) for image in x)

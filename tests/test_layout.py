@@ -63,6 +63,10 @@ ORDER = [
         "targets",
         "gradients",
         "chunks",
+        "surrogates",
+        "projections",
+        "ascent",
+        "profile",
     ),
     *(
         "thin",
@@ -74,6 +78,7 @@ ORDER = [
         "racing",
         "subjects",
         "shortcuts",
+        "sharp",
         "sketches",
         "settings",
         "gathering",
@@ -81,7 +86,7 @@ ORDER = [
         "cost",
         "bounds",
     ),
-    *("transforms", "zoo", "load", "run", "show", "cli"),
+    *("truth", "transforms", "zoo", "load", "run", "show", "cli"),
 ]
 
 

@@ -59,6 +59,13 @@ class Budget:
                 account.spent_gradients += gradients
                 account.spent_seconds += seconds
 
+    def affords(self, gradients: int) -> bool:
+        """Whether so many more gradients are within the budget, at the speed seen so far."""
+        if self.spent_gradients + gradients > self.gradients:
+            return False
+        per_gradient = self.spent_seconds / max(1, self.spent_gradients)
+        return self.spent_seconds + gradients * per_gradient <= self.seconds
+
     def allowed_blocks(self, costs: Mapping[int, int], wanted: Mapping[int, int], *, least: int) -> int:
         """How many blocks each input may draw next, at most the largest number wanted.
 

@@ -120,7 +120,12 @@ def _classifier_options(
 @click.option("--blocks", type=int, default=500, show_default=True, help="Number of block maxima (N_b).")
 @click.option("--block-size", type=int, default=1024, show_default=True, help="Gradients per block (N_s).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same scores.")
-@click.option("--method", default="paper", show_default=True, help="paper, or released-code (the authors' program).")
+@click.option(
+    "--method",
+    default="paper",
+    show_default=True,
+    help="paper, sharp (ascent and radial profile), or released-code (the authors' program).",
+)
 @click.option(
     "--tolerance",
     type=float,
@@ -214,7 +219,7 @@ def run_score(
             note(f"to do: {most}{cost}" + (f"; the budget is {config.budget}" if config.budget else ""))
         began = time.perf_counter()
         try:
-            with progress(study.points(pending), "sampling gradients", lines=True) as on_points:
+            with progress(study.points(pending), next(iter(study.settings.values())).activity, lines=True) as on_points:
                 study.run(store, chunk_size=chunk_size, workers=workers, on_points=on_points)
             run_bounds(study, store, bounds_wanted, on_inputs=lambda name, count: note(f"{name}: {count} more done"))
         except KeyboardInterrupt:

@@ -24,7 +24,7 @@ BACKWARD_SHARE = 1.0
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run takes at most: adaptive sampling stops earlier.
+    """What a run takes at most: adaptive sampling and ascents stop earlier.
 
     gradients   margin gradients: points times targets.
     memory      bytes for points, activations and gradients of all workers, weights and libraries left aside.
@@ -73,14 +73,16 @@ def estimate_for(
     one = subjects[0]
     chunk_size = resolved_chunk_size(classifier, one.x, chunk_size, workers=workers)
     targets = sum(len(subject.targets) for subject in subjects)
-    per_input = 2 if is_affine(classifier) else settings.blocks * settings.block_size
+    per_input = 2 if is_affine(classifier) else settings.points(one.x.numel())
+    if settings.sharp:  # climbs share no forward pass between targets, and are counted in gradients
+        one = replace(one, targets=one.targets[:1], margins=one.margins[:1])
     # A point costs a forward pass, a target a backward pass; inputs differ in their number of targets.
     cost = _seconds_per_point(classifier, one, settings, chunk_size, workers)
     need = footprint(classifier, one.x)
     return Estimate(
         seconds=cost * per_input * targets / len(one.targets),
         gradients=per_input * targets,
-        points=per_input * len(subjects),
+        points=per_input * (targets if settings.sharp else len(subjects)),
         memory=int(workers * chunk_size * need.total * (1 + BACKWARD_SHARE)),
         chunk_size=chunk_size,
         workers=workers,
@@ -113,8 +115,10 @@ def _measured(classifier: Classifier, subject: Subject, settings: Settings, chun
     """Seconds per point, from fixed sampling of a growing number of points."""
     size = min(settings.block_size, chunk_size)
     blocks = math.ceil(workers * chunk_size / size)
-    plain = replace(settings, block_size=size, tolerance=None, budget=None)
-    total = settings.blocks * settings.block_size
+    # An ascent is charged in gradients too, so sampling tells its speed.
+    method = "paper" if settings.sharp else settings.method
+    plain = replace(settings, method=method, block_size=size, tolerance=None, budget=None)
+    total = settings.points(subject.x.numel())
     # The first points pay for threads, memory and kernels that later ones find ready.
     cold = True
     while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -18,13 +18,17 @@ from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
 from cleverscore.gradients import margin_gradient_norms
 from cleverscore.maxima import BlockMaxima, Request, default_workers, sample
+from cleverscore.profile import Profile
 from cleverscore.racing import SKETCHED_DIRECTIONS, SKETCHED_POINTS, Race
 from cleverscore.reasons import ALL_BLOCKS, BUDGET, EXACT
 from cleverscore.score import Evidence
 from cleverscore.settings import Settings
+from cleverscore.sharp import searches
 from cleverscore.shortcuts import is_affine, reduced
 from cleverscore.sketches import sketched_norms
 from cleverscore.subjects import Subject
+from cleverscore.tails import FitOutcome
+from cleverscore.targets import takes_smallest, target_kind
 from cleverscore.tuning import CHECKED_INPUTS, tuned
 
 Array = npt.NDArray[np.float64]
@@ -45,7 +49,10 @@ def gather(
     """Draw the blocks of all subjects and yield (position, evidence) as each input is complete."""
     workers = checked_workers(classifier, workers)
     if is_affine(classifier):
-        yield from _affine(classifier, subjects, settings.ball)
+        yield from _affine(classifier, subjects, settings)
+        return
+    if settings.sharp:
+        yield from _sharp(classifier, subjects, settings, chunk_size=chunk_size, workers=workers, on_points=on_points)
         return
     plan = _Plan.make(classifier, subjects, settings, chunk_size=chunk_size, workers=workers, on_points=on_points)
     yield from plan.race() if settings.adaptive else plan.all_blocks()
@@ -60,8 +67,9 @@ def checked_workers(classifier: Classifier, workers: int | None) -> int:
     return int(workers)
 
 
-def _affine(classifier: Classifier, subjects: Sequence[Subject], ball: LpBall) -> Iterator[tuple[int, Evidence]]:
+def _affine(classifier: Classifier, subjects: Sequence[Subject], settings: Settings) -> Iterator[tuple[int, Evidence]]:
     """The gradient is the same everywhere: the input and one more point tell it, and the larger norm counts twice."""
+    ball = settings.ball
     for position, subject in enumerate(subjects):
         began = time.perf_counter()
         norms = margin_gradient_norms(
@@ -71,9 +79,53 @@ def _affine(classifier: Classifier, subjects: Sequence[Subject], ball: LpBall) -
             targets=subject.targets,
             q=ball.q,
         )
-        maxima = tuple(np.full(2, value) for value in norms.amax(0).double().cpu().numpy())
+        largest = norms.amax(0).double().cpu().numpy()
         count = len(subject.targets)
-        yield position, _evidence(subject, maxima, (1,) * count, time.perf_counter() - began, (EXACT,) * count)
+        stopped = (EXACT,) * count
+        if settings.sharp:
+            radii = np.array([0.0, ball.radius])
+            profiles = tuple(_flat_profile(radii, value) for value in largest)
+            yield position, _ascended(subject, profiles, time.perf_counter() - began, stopped)
+        else:
+            maxima = tuple(np.full(2, value) for value in largest)
+            yield position, _evidence(subject, maxima, (1,) * count, time.perf_counter() - began, stopped)
+
+
+def _flat_profile(radii: Array, norm: float) -> Profile:
+    outcome = FitOutcome.CONSTANT if norm > 0.0 else FitOutcome.ZERO
+    return Profile(radii, np.full(2, norm), 2, (outcome if np.isfinite(norm) else FitOutcome.NOT_FINITE).value)
+
+
+def _sharp(
+    classifier: Classifier,
+    subjects: Sequence[Subject],
+    settings: Settings,
+    *,
+    chunk_size: int | None,
+    workers: int,
+    on_points: Callable[[int], None] | None,
+) -> Iterator[tuple[int, Evidence]]:
+    """Radial profiles by ascent."""
+    smaller, moved, ball = reduced(classifier, list(subjects), settings.ball)
+    # The projection of an l2 ball onto a subspace is an l2 ball.
+    ball = LpBall(ball.p, ball.radius, ball.inside)
+    smaller = tuned(smaller, torch.stack([subject.x for subject in moved[:CHECKED_INPUTS]]))
+    if chunk_size is None:  # the graph of a second derivative keeps about twice what that of a first one does
+        chunk_size = max(1, resolved_chunk_size(smaller, moved[0].x, None, workers=workers) // 2)
+    else:
+        chunk_size = resolved_chunk_size(smaller, moved[0].x, chunk_size, workers=workers)
+    found = searches(
+        smaller, moved, ball=ball, seed=settings.seed, tolerance=settings.tolerance,
+        budget=Budget.parse(settings.budget), race=takes_smallest(target_kind(settings.targets)),
+        chunk_size=chunk_size, workers=workers, on_points=on_points,
+    )  # fmt: skip
+    for i, search in found:
+        yield i, _ascended(subjects[i], search.profiles(), search.seconds, tuple(search.stopped))
+
+
+def _ascended(subject: Subject, profiles: tuple[Profile, ...], seconds: float, stopped: tuple[str, ...]) -> Evidence:
+    nothing = tuple(np.empty(0) for _ in subject.targets)
+    return replace(_evidence(subject, nothing, (0,) * len(nothing), seconds, stopped), profiles=profiles)
 
 
 def _evidence(

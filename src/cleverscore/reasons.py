@@ -1,4 +1,4 @@
-"""Why sampling ended for a target: the values of the column `stopped`."""
+"""Why sampling or ascent ended for a target: the values of the column `stopped`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ ALL_BLOCKS = "all blocks"
 NARROW = "interval is narrow enough"
 AT_RADIUS = "score is the radius"
 EXACT = "constant gradient"
+SETTLED = "more starts change little"
+ALL_STARTS = "all starts"
 BUDGET = "budget used up"
 LOST = "cannot be the smallest"
 SCOUTED = f"{LOST}, by a few points"

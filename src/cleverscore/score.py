@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from cleverscore import tails
 from cleverscore.balls import norm_name
+from cleverscore.profile import Profile
 from cleverscore.reasons import is_lost
 from cleverscore.summaries import race_summary, scores_table, summary
 from cleverscore.tails import FitOutcome, TailFit
@@ -61,6 +62,7 @@ class Evidence:
     maxima      one array of block maxima per target; under adaptive sampling they differ in length, and targets that
                 were only scouted have blocks of one point.
     stopped     per target, why no more blocks were drawn.
+    profiles    per target, what an ascent found; then there are no blocks.
     slopes      per target, the gradient norm at the input, where the maxima are of curvatures (second-order scores).
     """
 
@@ -73,6 +75,7 @@ class Evidence:
     block_sizes: tuple[int, ...]
     seconds: float
     stopped: tuple[str, ...]
+    profiles: tuple[Profile, ...] = ()
     slopes: tuple[float, ...] = ()
 
 
@@ -107,6 +110,8 @@ class Score:
     lipschitz   the constant used: the fitted end-point, or the sample maximum where nothing can be extrapolated.
     fit         the tail fit, with its outcome and its advice.
     maxima      the block maxima behind it.
+    profile     with method="sharp", the radial profile instead: `fit` then holds L at the score's radius as `location`,
+                `lipschitz` is margin / value, the mean of L up to there, and `low` and `high` are NaN.
     """
 
     input: int
@@ -131,6 +136,7 @@ class Score:
     seconds: float
     stopped: str
     maxima: Array = field(repr=False, compare=False)
+    profile: Profile | None = field(default=None, repr=False, compare=False)
 
     @property
     def correct(self) -> bool | None:
@@ -166,9 +172,12 @@ def score_from(evidence: Sequence[Evidence], rule: Rule) -> Scores:
     """
     places = [(i, t) for i, item in enumerate(evidence) for t in range(len(item.targets))]
     by_length: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for i, t in places:
-        by_length[len(evidence[i].maxima[t])].append((i, t))
     made: dict[tuple[int, int], Score] = {}
+    for i, t in places:
+        if evidence[i].profiles:
+            made[i, t] = _sharp_score(evidence[i], t, rule)
+            continue
+        by_length[len(evidence[i].maxima[t])].append((i, t))
     for group in by_length.values():
         maxima = np.stack([evidence[i].maxima[t] for i, t in group])
         fits = tails.fit(maxima, penalty=rule.penalty)
@@ -239,6 +248,32 @@ def _score(
         stopped=item.stopped[t],
         maxima=maxima,
     )
+
+
+def _sharp_score(item: Evidence, t: int, rule: Rule) -> Score:
+    """The radius at which the integral of the profile reaches the margin."""
+    profile, margin = item.profiles[t], item.margins[t]
+    outcome = FitOutcome(profile.outcome)
+    known = outcome is not FitOutcome.NOT_FINITE
+    value = profile.distance(margin, rule.limit) if known else math.nan
+    capped = value >= rule.limit
+    if not known or margin <= 0.0:
+        lipschitz = float(profile.norms[0]) if known else math.nan
+    else:
+        lipschitz = profile.mean_norm(value) if capped else margin / value
+    fit = TailFit(
+        location=profile.at(value) if known else math.nan, scale=math.nan, shape=math.nan, log_likelihood=math.nan,
+        sample_max=float(profile.norms[-1]), outcome=outcome, penalty=math.nan, blocks=0,
+    )  # fmt: skip
+    total = sum(other.gradients for other in item.profiles)
+    return Score(
+        input=item.input_id, label=item.label, predicted=item.predicted, target=item.targets[t],
+        target_kind=rule.target_kind, method=rule.method, p=rule.p, radius=rule.radius, margin=margin, value=value,
+        low=math.nan, high=math.nan, capped=capped, lipschitz=lipschitz, fit=fit, ks_statistic=math.nan,
+        ks_pvalue=math.nan, block_size=0, gradients=profile.gradients,
+        seconds=item.seconds * profile.gradients / max(1, total), stopped=item.stopped[t], maxima=item.maxima[t],
+        profile=profile,
+    )  # fmt: skip
 
 
 def capped_ratio(margins: Array | float, constants: Array | float, limit: float) -> Array:

@@ -47,9 +47,11 @@ def clever(
                 list of classes per input.
     radius      of the ball; default 5, as in the paper.
     blocks, block_size      N_b and N_s: every block is `block_size` fresh points; their maxima are fit.
-    method      "paper", or "released-code": the sampling and the fit of the code that the authors published.
+    method      "paper", "released-code": the sampling and the fit of the code that the authors published, or "sharp":
+                radial profiles by ascent (docs/sharp.md), where blocks and block_size have no meaning.
     tolerance   stop early where the interval is within this share of the score (0.05), and race the targets of
-                untargeted scores; 0 only races. Default: all blocks for all targets.
+                untargeted scores; 0 only races. Default: all blocks for all targets. Sharp: stop where more starts
+                lower the score by less than this share, default 0.01.
     budget      at most so many gradients in all (2_000_000), or so much time ("90s", "10m", "2h").
     ids         the row of each input in its data, default 0..n-1; a block's points depend on (seed, id, norm, block).
     inside      "ball" (the paper's), or "clip" to move points into the input box (the released code's).
@@ -76,8 +78,8 @@ def clever(
         budget=budget,
     )
     subjects = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
-    total = len(subjects) * blocks * block_size
-    bar = nullcontext(None) if progress is False else show_progress(total, "sampling gradients")
+    total = len(subjects) * settings.points(subjects[0].x.numel())
+    bar = nullcontext(None) if progress is False else show_progress(total, settings.activity)
     with bar as on_points:
         found = dict(
             gather(classifier, subjects, settings, chunk_size=chunk_size, workers=workers, on_points=on_points)

@@ -10,10 +10,12 @@ from cleverscore.budget import Budget
 from cleverscore.errors import SettingError
 from cleverscore.racing import Race, Stopping, looks
 from cleverscore.score import Rule
+from cleverscore.sharp import most_gradients
 from cleverscore.subjects import Subject
 from cleverscore.targets import TargetsLike, takes_smallest, target_kind
 
 LARGEST_SEED = 2**64 - 1
+SHARP = "sharp"
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Method:
 
 METHODS = {
     "paper": Method(LpBall, 5.0, tails.PAPER_PENALTY, cap=True),
+    SHARP: Method(LpBall, 5.0, tails.PAPER_PENALTY, cap=True),
     "released-code": Method(ReleasedCodeBall, 3.0, tails.RELEASED_CODE_PENALTY, cap=False),
 }
 
@@ -44,6 +47,7 @@ class Settings:
 
     tolerance   None draws all blocks for every target, as the paper does. A number makes sampling adaptive: it ends
                 where a score's interval is within that share of the score, and untargeted scores race their targets.
+                The sharp method always races, and stops where more starts lower a score by less than the tolerance.
     budget      at most so many gradients in all ("2000000"), or so much time ("90s", "10m", "2h"); adaptive as well.
     """
 
@@ -77,6 +81,20 @@ class Settings:
         if self.adaptive:
             Stopping(self.tolerance or 0.0, race=True)
             Budget.parse(self.budget)
+
+    def points(self, dim: int) -> int:
+        """Work per input at most, in the units of progress: points that are sampled, or a target's gradients."""
+        return most_gradients(dim) if self.sharp else self.blocks * self.block_size
+
+    @property
+    def activity(self) -> str:
+        """What a progress bar says."""
+        return "climbing gradients" if self.sharp else "sampling gradients"
+
+    @property
+    def sharp(self) -> bool:
+        """Whether gradient norms are found by ascent instead of sampling."""
+        return self.method == SHARP
 
     @property
     def adaptive(self) -> bool:

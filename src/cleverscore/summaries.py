@@ -36,6 +36,7 @@ def race_summary(rows: Sequence[Score]) -> str:
 def scores_table(heads: Sequence[Score]) -> str:
     """One line per input: what was predicted, the nearest class, the score and its interval, the fit."""
     labelled = any(score.label is not None for score in heads)
+    sharp = all(score.profile is not None for score in heads)
     headers = [
         "input",
         *(["label"] if labelled else []),
@@ -44,13 +45,17 @@ def scores_table(heads: Sequence[Score]) -> str:
         "norm",
         "margin",
         "score",
-        "95% interval",
+        *(["L there", "gradients", "ascent"] if sharp else ["95% interval", "K-S p", "fit"]),
     ]
-    headers += ["K-S p", "fit"]
     lines = []
     for score in heads:
         capped = ">=" if score.capped else ""
         label = ["-" if score.label is None else f"{score.label}{'' if score.correct else ' *'}"] if labelled else []
+        if sharp:
+            found = [number(score.fit.location), f"{score.gradients:,}", score.outcome.value]
+        else:
+            interval = f"{number(score.low)} .. {number(score.high)}"
+            found = [interval, number(score.ks_pvalue, 2), score.outcome.value]
         lines.append(
             [
                 str(score.input),
@@ -60,9 +65,7 @@ def scores_table(heads: Sequence[Score]) -> str:
                 norm_name(score.p),
                 number(score.margin),
                 capped + number(score.value),
-                f"{number(score.low)} .. {number(score.high)}",
-                number(score.ks_pvalue, 2),
-                score.outcome.value,
+                *found,
             ]
         )
     return table(headers, lines)
@@ -101,8 +104,8 @@ def summary(heads: Sequence[Score]) -> str:
         )
     short = sum(score.stopped == BUDGET for score in heads)
     if short:
-        lines.append(f"budget: it ended before all blocks were drawn for {short} of {len(heads)} scores")
+        lines.append(f"budget: it ended before all was drawn or climbed for {short} of {len(heads)} scores")
     for outcome, count in Counter(score.outcome for score in heads).items():
-        if outcome is not FitOutcome.OK:
+        if outcome not in (FitOutcome.OK, FitOutcome.ASCENDED):
             lines.append(f"{outcome.value} ({count}): {outcome.advice}")
     return "\n".join(lines)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 WIDEST = 1  # channels; with three the library is as fast
 
@@ -37,7 +36,6 @@ class _Patches(torch.autograd.Function):
         return product.view(n, high, wide, layer.out_channels).permute(0, 3, 1, 2)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         layer = ctx.layer
         height, width = ctx.shape[2:]

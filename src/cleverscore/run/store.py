@@ -16,16 +16,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cleverscore.balls import norm_name, parse_norm
 from cleverscore.bounds.evidence import Above, Below
 from cleverscore.errors import StoreError
+from cleverscore.profile import Profile
 from cleverscore.score import Evidence
+
+Array = npt.NDArray[np.float64]
 
 FILE_NAME = "run.sqlite"
 SCHEMA_VERSION = 2  # 1 had no bounds; such a run is read as it is and upgraded when bounds are added to it
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE profiles (
+    input INTEGER NOT NULL, norm TEXT NOT NULL, target INTEGER NOT NULL,
+    radii BLOB NOT NULL, norms BLOB NOT NULL, gradients INTEGER NOT NULL, outcome TEXT NOT NULL,
+    PRIMARY KEY (input, norm, target)
+);
 CREATE TABLE maxima (
     input INTEGER NOT NULL, norm TEXT NOT NULL, target INTEGER NOT NULL, first_block INTEGER NOT NULL,
     rank INTEGER NOT NULL, label INTEGER, predicted INTEGER NOT NULL, margin REAL NOT NULL, block_size INTEGER NOT NULL,
@@ -123,14 +132,28 @@ class Store:
         rows = [
             (
                 item.input_id, norm, target, 0, rank, item.label, item.predicted, item.margins[rank],
-                item.block_sizes[rank], np.ascontiguousarray(item.maxima[rank], "<f8").tobytes(), item.seconds,
+                item.block_sizes[rank], _bytes(item.maxima[rank]), item.seconds,
                 item.stopped[rank],
             )
             for rank, target in enumerate(item.targets)
         ]  # fmt: skip
+        profiles = [
+            (
+                item.input_id,
+                norm,
+                target,
+                _bytes(profile.radii),
+                _bytes(profile.norms),
+                profile.gradients,
+                profile.outcome,
+            )
+            for target, profile in zip(item.targets, item.profiles, strict=bool(item.profiles))
+        ]
         try:
             with self._connection:
                 self._connection.executemany(f"INSERT INTO maxima VALUES ({', '.join('?' * 12)})", rows)
+                if profiles:
+                    self._connection.executemany(f"INSERT INTO profiles VALUES ({', '.join('?' * 7)})", profiles)
         except sqlite3.Error as error:
             raise StoreError(f"results of input {item.input_id} cannot be written to {self.folder}: {error}") from error
 
@@ -178,10 +201,31 @@ class Store:
         grouped: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
         for row in cursor:
             grouped[row[0]].append(row)
-        return [_evidence(rows) for rows in grouped.values()]
+        profiles = self._profiles(norm)
+        return [_evidence(rows, profiles) for rows in grouped.values()]
+
+    def _profiles(self, norm: str) -> dict[tuple[int, int], Profile]:
+        """What ascents found, per input and target; runs made before there was a method that ascends have no table."""
+        if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'profiles'").fetchone():
+            return {}
+        cursor = self._connection.execute(
+            "SELECT input, target, radii, norms, gradients, outcome FROM profiles WHERE norm = ?", (norm,)
+        )
+        return {
+            (row[0], row[1]): Profile(_floats(row[2]), _floats(row[3]), gradients=row[4], outcome=row[5])
+            for row in cursor
+        }
 
 
-def _evidence(rows: list[tuple[Any, ...]]) -> Evidence:
+def _bytes(values: Array) -> bytes:
+    return np.ascontiguousarray(values, "<f8").tobytes()
+
+
+def _floats(blob: bytes) -> Array:
+    return np.frombuffer(blob, "<f8").astype(np.float64)
+
+
+def _evidence(rows: list[tuple[Any, ...]], profiles: dict[tuple[int, int], Profile]) -> Evidence:
     def column(position: int) -> Iterable[Any]:
         return (row[position] for row in rows)
 
@@ -192,8 +236,9 @@ def _evidence(rows: list[tuple[Any, ...]]) -> Evidence:
         predicted=first[2],
         targets=tuple(column(3)),
         margins=tuple(column(4)),
-        maxima=tuple(np.frombuffer(blob, "<f8").astype(np.float64) for blob in column(5)),
+        maxima=tuple(map(_floats, column(5))),
         block_sizes=tuple(column(6)),
         seconds=first[7],
         stopped=tuple(column(8)),
+        profiles=tuple(profiles[first[0], target] for target in column(3) if (first[0], target) in profiles),
     )

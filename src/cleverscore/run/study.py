@@ -201,7 +201,9 @@ class Study:
 
     def points(self, pending: dict[str, list[Subject]]) -> int:
         """How many points are still to be drawn."""
-        return sum(map(len, pending.values())) * self.config.blocks * self.config.block_size
+        return sum(
+            len(subjects) * self.settings[norm].points(self.subjects[0].x.numel()) for norm, subjects in pending.items()
+        )
 
     def estimate(
         self, pending: dict[str, list[Subject]], *, chunk_size: int | None = None, workers: int | None = None
@@ -243,9 +245,10 @@ def describe_run(store: Store) -> str:
     config = StudyConfig.stored(store)
     norms = ", ".join(f"l{norm_name(parse_norm(norm))}" for norm in config.norms)
     rule = config.settings(config.norms[0])
+    work = "ascent" if rule.sharp else f"{config.blocks} blocks of {config.block_size}"
     return (
         f"{config.model} on {config.data}: {norms}, {config.targets}, method {config.method}, radius {rule.radius:g}, "
-        f"{config.blocks} blocks of {config.block_size}, seed {config.seed}"
+        f"{work}, seed {config.seed}"
     )
 
 

@@ -19,7 +19,7 @@ from cleverscore.score import Score
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["bars", "tail"]
+__all__ = ["bars", "profile", "tail"]
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 
@@ -54,6 +54,8 @@ def tail(score: Score, axes: Axes | None = None) -> Axes:
     """
     if not isinstance(score, Score):
         raise InputError(f"tail() draws one Score, not a {type(score).__name__}; take one input's: scores[0]")
+    if score.profile is not None:
+        raise InputError("the sharp method fits no tail; draw the radial profile instead: cs.plots.profile(scores[0])")
     axes = _axes(axes)
     maxima = score.maxima[np.isfinite(score.maxima)]
     axes.hist(maxima, bins="auto", density=True, color=BLUE, alpha=0.45, label=f"{len(maxima)} block maxima")
@@ -70,6 +72,32 @@ def tail(score: Score, axes: Axes | None = None) -> Axes:
     axes.set_title(
         f"input {score.input}: class {score.predicted} against {score.target}, score {score.value:.4g}", fontsize=10
     )
+    axes.legend(fontsize=8, framealpha=0.9, edgecolor="none")
+    return axes
+
+
+def profile(score: Score, axes: Axes | None = None) -> Axes:
+    """The radial profile of a sharp score: largest gradient norm found within each radius.
+
+    The shaded area is the margin, and the score is where it ends.
+    """
+    if not isinstance(score, Score):
+        raise InputError(f"profile() draws one Score, not a {type(score).__name__}; take one input's: scores[0]")
+    if score.profile is None:
+        raise InputError(
+            "only scores with method='sharp' have a radial profile; draw the tail: cs.plots.tail(scores[0])"
+        )
+    axes = _axes(axes)
+    radii, norms = score.profile.radii, score.profile.norms
+    edges = np.append(radii[radii < score.value], score.value)
+    heights = np.array([score.profile.at(float(edge)) for edge in edges])
+    axes.fill_between(edges, heights, step="pre", color=BLUE, alpha=0.25, label=f"area: margin {score.margin:.4g}")
+    axes.plot(radii, norms, color=BLUE, marker="o", markersize=3, label="found by ascent")
+    axes.axvline(score.value, color=GREEN, linestyle="--", label=f"score {score.value:.4g}")
+    axes.set_ylim(bottom=0.0)
+    axes.set_xlabel(rf"radius $s$, $\ell_{{{_tex(score.p)}}}$")
+    axes.set_ylabel(rf"$L(s)$: largest $\Vert\nabla g\Vert_{{{_tex(dual_exponent(score.p))}}}$")
+    axes.set_title(f"input {score.input}: class {score.predicted} against {score.target}", fontsize=10)
     axes.legend(fontsize=8, framealpha=0.9, edgecolor="none")
     return axes
 

@@ -1,4 +1,4 @@
-"""Every way a fit of the tail can end, each with one sentence of advice."""
+"""Every way a fit of the tail, or an ascent in its place, can end, each with one sentence of advice."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from enum import Enum
 
 class FitOutcome(str, Enum):
     """How the fit of one sample of block maxima ended; a failed fit is a value, never an exception.
+
+    The last three are the sharp method's, which ascends instead of fitting.
+
 
     >>> FitOutcome("atom").extrapolates
     False
@@ -22,6 +25,9 @@ class FitOutcome(str, Enum):
     BOUNDARY = "boundary"
     NO_ENDPOINT = "no_endpoint"
     NOT_FINITE = "not_finite"
+    ASCENDED = "ascended"
+    UNSETTLED = "unsettled"
+    NO_DIRECTION = "no_direction"
 
     @property
     def advice(self) -> str:
@@ -71,5 +77,17 @@ _ADVICE = {
     FitOutcome.NOT_FINITE: (
         "At least one block maximum is NaN or infinite, so nothing was fitted; check the model for overflow in its "
         "gradients."
+    ),
+    FitOutcome.ASCENDED: (
+        "Nothing was fitted: the largest gradient norms were found by ascent, and more starts change the score by less "
+        "than the tolerance; nothing needs to be done."
+    ),
+    FitOutcome.UNSETTLED: (
+        "The ascent ended while more starts still lowered the score by more than the tolerance, so it may be too "
+        "large; compare other seeds, and give more budget if it was limited."
+    ),
+    FitOutcome.NO_DIRECTION: (
+        "The gradient norm shows no way up anywhere (compiled or custom piecewise linear layers?), so the score rests "
+        "on a few random points and is too large; use method='paper', or build the network from torch functions."
     ),
 }

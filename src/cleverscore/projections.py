@@ -1,0 +1,53 @@
+"""Steps within lp balls: the steepest direction of each norm, and the way back into the ball and the box."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from cleverscore.balls import dual_exponent
+
+
+def steepest(gradients: torch.Tensor, p: float) -> torch.Tensor:
+    """The direction v with ||v||_p = 1 and the largest <gradient, v>, per row (n, d); zero where the gradient is.
+
+    p = 2: g / ||g||_2; p = inf: sign(g); else sign(g) |g|^(q-1) / || |g|^(q-1) ||_p. For p = 1 that would be one
+    coordinate, and an ascent that moves one coordinate at a time is slow: all within half of the largest move alike.
+    """
+    largest = gradients.abs().amax(1, keepdim=True)
+    scaled = gradients / torch.where(largest > 0.0, largest, 1.0)
+    if math.isinf(p):
+        return scaled.sign()
+    if p == 1.0:
+        step = torch.where(scaled.abs() >= 0.5, scaled, 0.0)
+    else:
+        step = scaled.sign() * scaled.abs() ** (dual_exponent(p) - 1.0)
+    length = torch.linalg.vector_norm(step, p, dim=1, keepdim=True)
+    return step / torch.where(length > 0.0, length, 1.0)
+
+
+def onto_ball(offsets: torch.Tensor, radii: torch.Tensor, p: float) -> torch.Tensor:
+    """Offsets (n, d) brought into the balls ||v||_p <= radii (n,): the nearest point in l2, radially for other p.
+
+    Nearest points: p = 2 radially, p = inf coordinate by coordinate, p = 1 by soft thresholding.
+    """
+    limit = radii[:, None]
+    if math.isinf(p):
+        return torch.maximum(torch.minimum(offsets, limit), -limit)
+    if p == 1.0:
+        return _onto_l1_ball(offsets, limit)
+    length = torch.linalg.vector_norm(offsets, p, dim=1, keepdim=True)
+    return offsets * (limit / torch.maximum(length, limit))
+
+
+def _onto_l1_ball(offsets: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
+    """Soft thresholding: sign(v) max(|v| - t, 0), with the t that makes the l1 norm the radius (sorting finds it)."""
+    magnitude = offsets.abs()
+    ordered = magnitude.sort(1, descending=True).values
+    excess = ordered.cumsum(1) - limit
+    count = torch.arange(1, offsets.shape[1] + 1, device=offsets.device, dtype=offsets.dtype)
+    # The largest k whose k-th magnitude is still above its own threshold.
+    kept = (ordered * count > excess).sum(1, keepdim=True).clamp_min(1)
+    threshold = (excess.gather(1, kept - 1) / kept).clamp_min(0.0)
+    return offsets.sign() * (magnitude - threshold).clamp_min(0.0)
