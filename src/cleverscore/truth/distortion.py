@@ -18,7 +18,7 @@ import torch
 
 from cleverscore.classifier import Classifier
 from cleverscore.targets import TargetsLike
-from cleverscore.truth.answer import TOLERANCE, Exact
+from cleverscore.truth.answer import BRANCHING, PROGRAM, TOLERANCE, Exact, checked_search
 from cleverscore.truth.branching import improved, nearest_adversarial
 from cleverscore.truth.multistart import checked_norm, dense_multistart_distortion, in_double, one_subject
 from cleverscore.truth.network import Array, Network, bounds, read
@@ -33,12 +33,14 @@ def exact_minimum_distortion(
     *,
     p: float | str,
     targets: TargetsLike = "untargeted",
+    search: str | None = None,
     seconds: float = 60.0,
 ) -> Exact:
     """min ||delta||_p with f_j(x + delta) >= f_c(x + delta) for a target j, for p = 1, 2 or inf; the box is ignored.
 
     image       one input, without a batch axis.
     targets     a name, or [[3, 5]]: the smallest over the targets counts.
+    search      "program" (mixed-integer, the default for p = 1 and inf) or "branching" (the default for p = 2).
     seconds     after which the search ends, with `low` below `high`.
 
     >>> plane = Classifier(torch.nn.Linear(2, 2).double())
@@ -48,6 +50,7 @@ def exact_minimum_distortion(
     1.0
     """
     p = checked_norm(p)
+    search = checked_search(search or (BRANCHING if p == 2.0 else PROGRAM), p)
     began = time.perf_counter()
     classifier = in_double(classifier)
     subject = one_subject(classifier, image, targets)
@@ -70,8 +73,8 @@ def exact_minimum_distortion(
     low = high
     for j in sorted(margins, key=lambda j: j != target):
         left = seconds - (time.perf_counter() - began)
-        search = _by_branching if p == 2.0 else _by_program
-        proved, found = search(margins[j], high, seconds=left)
+        find = _by_branching if search == BRANCHING else _by_program
+        proved, found = find(margins[j], high, seconds=left)
         low = min(low, proved)
         if found is not None:
             high, point, target = float(np.linalg.norm(found, p)), found, j

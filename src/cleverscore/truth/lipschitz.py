@@ -11,7 +11,7 @@ import torch
 
 from cleverscore.balls import LpBall, dual_exponent
 from cleverscore.classifier import Classifier
-from cleverscore.truth.answer import TOLERANCE, Exact
+from cleverscore.truth.answer import BRANCHING, TOLERANCE, Exact, checked_search
 from cleverscore.truth.branching import cell, slope_bound, steepest_cell
 from cleverscore.truth.multistart import checked_norm, in_double, one_subject, starts
 from cleverscore.truth.network import Array, Network, bounds, read
@@ -23,13 +23,20 @@ SAMPLED = 2048
 
 
 def exact_local_lipschitz(
-    classifier: Classifier, image: Any, *, p: float | str, radius: float, target: int, seconds: float = 60.0
+    classifier: Classifier,
+    image: Any,
+    *,
+    p: float | str,
+    radius: float,
+    target: int,
+    search: str = BRANCHING,
+    seconds: float = 60.0,
 ) -> Exact:
     """max ||grad(f_c - f_j)(x)||_q over B_p(x0, radius), for p = 1, 2 or inf; the box is ignored.
 
-    p = inf and 1 are mixed-integer programs over the phases of the units; p = 2, and networks with more inputs than
-    units, are branch and bound over them. Cells that reach less than a millionth of the radius into the
-    ball do not count.
+    search      "branching", or "program" for p = 1 and inf: a mixed-integer program, which is slower where inputs are
+                many, because it needs a binary number per gradient entry of unknown sign.
+    Cells that reach less than a millionth of the radius into the ball do not count.
 
     >>> net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     >>> target = 1 - int(net(torch.zeros(1, 2)).argmax())
@@ -37,6 +44,7 @@ def exact_local_lipschitz(
     True
     """
     p = checked_norm(p)
+    search = checked_search(search, p)
     radius = LpBall(p, radius).radius
     began = time.perf_counter()
     classifier = in_double(classifier)
@@ -54,10 +62,8 @@ def exact_local_lipschitz(
     else:
         smaller, basis = whole.projected()
         first = _sampled(smaller)
-        # Programs need a binary number per entry of unknown sign, branching does not.
-        branching = p == 2.0 or whole.dim > sum(map(len, whole.biases))
-        search = steepest_cell if branching else _largest_sum if math.isinf(p) else _largest_entry
-        low, high, point = search(smaller, first, seconds=seconds)
+        find = steepest_cell if search == BRANCHING else _largest_sum if math.isinf(p) else _largest_entry
+        low, high, point = find(smaller, first, seconds=seconds)
         point = basis @ point
     low, high = low * scale / radius, high * scale / radius  # on the unit ball gradients are `radius` times as long
     moved = subject.x + torch.from_numpy(point * radius).to(subject.x).view(subject.x.shape)
@@ -66,7 +72,8 @@ def exact_local_lipschitz(
 
 def _sampled(network: Network) -> tuple[float, Array]:
     """The steepest of many cells by chance: a first lower end, and a point of it."""
-    points = starts(network.dim, SAMPLED, p=network.p, radius=1.0, seed=0).numpy()
+    rows = torch.from_numpy(network.weights[0])
+    points = starts(network.dim, SAMPLED, p=network.p, radius=1.0, seed=0, rows=rows).numpy()
     factor = np.ones((len(points), 1))
     for z, weight in zip(network.layers(points)[-2::-1], network.weights[:0:-1], strict=True):
         factor = (factor @ weight) * (z > 0.0)

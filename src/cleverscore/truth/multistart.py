@@ -10,23 +10,39 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 
 from cleverscore.balls import dual_exponent, parse_norm
 from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
 from cleverscore.gradients import dual_norms
+from cleverscore.shortcuts import layers_in_order
 from cleverscore.subjects import Subject, prepare
 from cleverscore.targets import TargetsLike
 from cleverscore.truth.answer import Exact
 
 Objective = Callable[[torch.Tensor], torch.Tensor]
 
+HOPS = (0.7, 0.5, 0.3, 0.2, 0.1)  # radii
+LARGE = 4.0  # far enough outside that the projection onto the l1 ball is sparse, as its best points are
 LONGER, SHORTER = 1.3, 0.5
 SMALLEST_STEP = 1e-9  # radii: below it nothing changes in the digits that are compared
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread for torch: these networks are so small that threads wait for each other longer than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def in_double(classifier: Classifier) -> Classifier:
@@ -70,6 +86,7 @@ def directions(gradients: torch.Tensor, p: float) -> torch.Tensor:
     return unit
 
 
+@one_thread()
 def climb(
     objective: Objective, offsets: torch.Tensor, *, p: float, radius: float, steps: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,8 +115,14 @@ def _differentiated(objective: Objective, offsets: torch.Tensor) -> tuple[torch.
     return values.detach(), slopes.detach()
 
 
-def starts(dim: int, count: int, *, p: float, radius: float, seed: int) -> torch.Tensor:
-    """The centre, and points spread over the ball and its surface (n, d)."""
+def starts(
+    dim: int, count: int, *, p: float, radius: float, seed: int, rows: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The centre, and points spread over the ball and its surface (n, d).
+
+    rows    the first layer's matrix (h, d), if there is one: half of the points then lie on the surface in the space of
+            its rows, because a random direction of many dimensions moves none of few units by much.
+    """
     generator = torch.Generator().manual_seed(seed)
     spread = torch.randn(count, dim, dtype=torch.float64, generator=generator)
     if math.isinf(p):
@@ -109,8 +132,26 @@ def starts(dim: int, count: int, *, p: float, radius: float, seed: int) -> torch
         length = torch.rand(count, 1, dtype=torch.float64, generator=generator) ** (1.0 / min(dim, 4))
         length[1::2] = 1.0
         spread = spread / torch.linalg.vector_norm(spread, p, dim=1, keepdim=True) * length
+    if rows is not None:
+        rows = rows.double().cpu()
+        seen = spread[2::2]
+        mixed = torch.randn(len(seen), len(rows), dtype=torch.float64, generator=generator)
+        # Rows of length 1, so that units with small weights have their turn as well.
+        ways = mixed @ (rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(1e-300))
+        spread[2::2] = project(LARGE * directions(ways, p), p, 1.0)
     spread[0] = 0.0
     return spread * radius
+
+
+def first_rows(classifier: Classifier, x: torch.Tensor) -> torch.Tensor | None:
+    """The matrix of a network that begins with one, as it acts on inputs before any preprocessing (up to scale)."""
+    layers = layers_in_order(classifier.module)
+    inner = [layer for layer in layers or () if not isinstance(layer, (nn.Flatten, nn.Identity))]
+    if not inner or type(inner[0]) is not nn.Linear or inner[0].in_features != x.numel():
+        return None
+    ones = torch.ones_like(x[None])
+    slope = classifier.standardised(ones) - classifier.standardised(torch.zeros_like(ones))
+    return inner[0].weight.detach() * slope.flatten()
 
 
 def dense_multistart_lipschitz(
@@ -121,7 +162,7 @@ def dense_multistart_lipschitz(
     radius: float,
     target: int,
     count: int = 256,
-    steps: int = 200,
+    steps: int = 60,
     seed: int = 0,
 ) -> Exact:
     """The largest ||grad(f_c - f_j)||_q that `count` climbs find in B_p(x0, radius); for twice differentiable networks.
@@ -146,9 +187,14 @@ def dense_multistart_lipschitz(
         (gradients,) = torch.autograd.grad(margins.sum(), offsets, create_graph=True)
         return dual_norms(gradients, q) if q != 2.0 else gradients.square().sum(1).clamp_min(1e-300).sqrt()
 
-    begin = starts(x.numel(), count, p=p, radius=radius, seed=seed).to(x.device)
-    ends, values = climb(slope, begin, p=p, radius=radius, steps=steps)
-    # The best few go on to the last digit.
+    spread = starts(x.numel(), count, p=p, radius=radius, seed=seed, rows=first_rows(classifier, x)).to(x.device)
+    ends, values = climb(slope, spread, p=p, radius=radius, steps=steps)
+    # Sharp softplus units make many small hills: the best climbs start again from nearby, then go to the last digit.
+    for reach in HOPS:
+        best = values.topk(max(1, count // 8)).indices
+        again = ends[best].repeat(8, 1)[:count] + reach * spread[: 8 * len(best)]
+        hopped, higher = climb(slope, again, p=p, radius=radius, steps=steps)
+        ends, values = torch.cat([ends[best], hopped]), torch.cat([values[best], higher])
     best = values.topk(min(8, count)).indices
     ends, values = climb(slope, ends[best], p=p, radius=radius, steps=2 * steps)
     top = int(values.argmax())
@@ -184,7 +230,9 @@ def dense_multistart_distortion(
             logits = classifier.logits(x + offsets.view(-1, *x.shape))
             return logits[:, target] - logits[:, subject.predicted]
 
-        offset = _shortest(lead, x, p, best, count=count, steps=steps, seed=seed, accuracy=accuracy)
+        offset = _shortest(
+            lead, x, first_rows(classifier, x), p, best, count=count, steps=steps, seed=seed, accuracy=accuracy
+        )
         if offset is not None:
             best, winner = float(torch.linalg.vector_norm(offset, p)), target
             point = x + offset.view(x.shape)
@@ -192,14 +240,23 @@ def dense_multistart_distortion(
 
 
 def _shortest(
-    lead: Objective, x: torch.Tensor, p: float, limit: float, *, count: int, steps: int, seed: int, accuracy: float
+    lead: Objective,
+    x: torch.Tensor,
+    rows: torch.Tensor | None,
+    p: float,
+    limit: float,
+    *,
+    count: int,
+    steps: int,
+    seed: int,
+    accuracy: float,
 ) -> torch.Tensor | None:
     """The shortest offset below `limit` found at which `lead` reaches 0."""
     dim, device = x.numel(), x.device
     values, slopes = _differentiated(lead, torch.zeros(1, dim, dtype=torch.float64, device=device))
     if float(values[0]) >= 0.0:
         return torch.zeros(dim, dtype=torch.float64, device=device)
-    unit = starts(dim, count, p=p, radius=1.0, seed=seed).to(device)
+    unit = starts(dim, count, p=p, radius=1.0, seed=seed, rows=rows).to(device)
     low, high, found = 0.0, limit, None
     linear = -float(values[0]) / max(1e-9, float(dual_norms(slopes, dual_exponent(p))[0]))
     radius = limit if math.isfinite(limit) else linear
