@@ -31,25 +31,37 @@ Attack = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 EPSILON = 0.3
 
 
-def foolbox_attacks(classifier: cs.Classifier, iterations: int) -> dict[str, Attack]:
+class Whole(torch.nn.Module):
+    """The classifier with its preprocessing: a peer that gets `classifier.module` alone attacks another function."""
+
+    def __init__(self, classifier: cs.Classifier) -> None:
+        super().__init__()
+        self.inner = classifier.module
+        self.logits = classifier.logits
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.logits(x)
+
+
+def foolbox_attacks(model: torch.nn.Module, iterations: int) -> dict[str, Attack]:
     foolbox = load_foolbox()
-    model = foolbox.PyTorchModel(classifier.module, bounds=(0.0, 1.0), device=classifier.device)
+    wrapped = foolbox.PyTorchModel(model, bounds=(0.0, 1.0), device="cpu")
     cw = foolbox.attacks.L2CarliniWagnerAttack(steps=iterations)
     bim = foolbox.attacks.LinfBasicIterativeAttack()
     return {
-        f"foolbox CW ({iterations} iterations)": lambda x, y: cw.run(model, x, foolbox.Misclassification(y)),
+        f"foolbox CW ({iterations} iterations)": lambda x, y: cw.run(wrapped, x, foolbox.Misclassification(y)),
         f"foolbox BIM (epsilon {EPSILON})": lambda x, y: bim.run(
-            model, x, foolbox.Misclassification(y), epsilon=EPSILON
+            wrapped, x, foolbox.Misclassification(y), epsilon=EPSILON
         ),
     }
 
 
-def art_attacks(classifier: cs.Classifier, shape: tuple[int, ...]) -> dict[str, Attack]:
+def art_attacks(model: torch.nn.Module, shape: tuple[int, ...]) -> dict[str, Attack]:
     from art.attacks.evasion import BasicIterativeMethod, CarliniL2Method
     from art.estimators.classification import PyTorchClassifier
 
     estimator = PyTorchClassifier(
-        classifier.module, loss=torch.nn.CrossEntropyLoss(), input_shape=shape, nb_classes=10, clip_values=(0.0, 1.0)
+        model, loss=torch.nn.CrossEntropyLoss(), input_shape=shape, nb_classes=10, clip_values=(0.0, 1.0)
     )
     cw, bim = CarliniL2Method(estimator, batch_size=64, verbose=False), BasicIterativeMethod(estimator, verbose=False)
 
@@ -59,12 +71,12 @@ def art_attacks(classifier: cs.Classifier, shape: tuple[int, ...]) -> dict[str, 
     return {"ART CW (64 at a time)": runner(cw), "ART BIM": runner(bim)}
 
 
-def torchattacks_attacks(classifier: cs.Classifier) -> dict[str, Attack]:
+def torchattacks_attacks(model: torch.nn.Module) -> dict[str, Attack]:
     import torchattacks
 
     return {
-        "torchattacks CW": torchattacks.CW(classifier.module),
-        "torchattacks BIM": torchattacks.BIM(classifier.module),
+        "torchattacks CW": torchattacks.CW(model),
+        "torchattacks BIM": torchattacks.BIM(model),
     }
 
 
@@ -134,7 +146,11 @@ def main() -> None:
     count = 5 if arguments.quick else arguments.images
     x = torch.as_tensor(cs.load_data("zoo:mnist")[0][:count])
     with torch.no_grad():
-        predicted = classifier(x).argmax(1)
+        logits = classifier(x)
+        predicted = logits.argmax(1)
+        whole = Whole(classifier).eval()
+        if not torch.equal(whole(x), logits):
+            raise SystemExit("the peers would attack another function than ours")
     preset = "quick" if arguments.quick else "strong"
     rows, missing = [], {}
     for p, norm in ((math.inf, "linf"), (2.0, "l2")):
@@ -142,9 +158,9 @@ def main() -> None:
         rows.append(judged(f"ours, best in {norm}", classifier, x, best.adversarial, best.seconds))
     iterations = 50 if arguments.quick else arguments.iterations
     sources: dict[str, Callable[[], dict[str, Attack]]] = {
-        "torchattacks": lambda: torchattacks_attacks(classifier),
-        "ART": lambda: art_attacks(classifier, tuple(x.shape[1:])),
-        "foolbox": lambda: foolbox_attacks(classifier, iterations),
+        "torchattacks": lambda: torchattacks_attacks(whole),
+        "ART": lambda: art_attacks(whole, tuple(x.shape[1:])),
+        "foolbox": lambda: foolbox_attacks(whole, iterations),
     }
     for source, make in sources.items():
         try:
