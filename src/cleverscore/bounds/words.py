@@ -33,7 +33,7 @@ def bracket_table(bracket: Bracket) -> str:
                 number(row.margin),
                 number(float(bracket.lower[i])),
                 (">=" if row.capped else "") + number(row.value) + mark,
-                f"{number(row.low)} .. {number(row.high)}",
+                "-" if row.profile is not None else f"{number(row.low)} .. {number(row.high)}",
                 number(float(bracket.upper[i])),
                 bracket.attack[i] or "-",
                 row.outcome.value,
