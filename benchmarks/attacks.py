@@ -29,6 +29,7 @@ from cleverscore.bounds.foolbox_attacks import load_foolbox
 
 Attack = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 EPSILON = 0.3
+FOOLBOX_ITERATIONS = 10_000  # its own default
 
 
 class Whole(torch.nn.Module):
@@ -126,6 +127,11 @@ def markdown(result: dict) -> str:
     ]
     lines += [""]
     lines += [f"Not measured: {name}, {reason}." for name, reason in result["missing"].items()]
+    if result["foolbox_iterations"] < FOOLBOX_ITERATIONS:
+        lines.append(
+            f"foolbox's CW had {result['foolbox_iterations']} of its default {FOOLBOX_ITERATIONS} iterations, so what "
+            "follows is not yet a comparison with its defaults.\n"
+        )
     for norm, holds in result["no_peer_is_nearer"].items():
         lines.append(
             f"Median {norm} of our best attack no larger than that of each peer: {'yes' if holds else 'no'}.\n"
@@ -188,6 +194,7 @@ def main() -> None:
         "images": count,
         "rows": rows,
         "missing": missing,
+        "foolbox_iterations": iterations,
         "no_peer_is_nearer": {
             "linf": all(rows[0]["linf"] <= row["linf"] for row in peers_rows),
             "l2": all(rows[1]["l2"] <= row["l2"] for row in peers_rows),
