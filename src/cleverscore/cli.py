@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 import warnings
@@ -29,7 +30,7 @@ def main() -> None:
     """Run the program; every error a user can cause is one sentence and exit code 2."""
     warnings.showwarning = _show_warning
     try:
-        program.main(standalone_mode=False)
+        program.main(standalone_mode=False, obj={"command": shlex.join(["cleverscore", *sys.argv[1:]])})
     except CleverError as error:
         note(f"error: {error}")
         sys.exit(2)
@@ -196,9 +197,11 @@ def run_score(
         skip_misclassified=skip_misclassified,
         **settings,
     )
-    study = Study(config, classifier, images[rows], None if labels is None else labels[rows], rows)
+    class_names = getattr(classifier, "class_names", None)
+    chosen = None if labels is None else labels[rows]
+    study = Study(config, classifier, images[rows], chosen, rows, class_names=class_names)
     folder = out or Path("runs") / f"{_slug(model)}-{config.short_hash()}"
-    with study.open_store(folder, fresh=fresh) as store:
+    with study.open_store(folder, fresh=fresh, command=_command()) as store:
         pending = study.pending(store)
         kept = len(study.subjects) * len(study.settings) - sum(map(len, pending.values()))
         if kept:
@@ -218,6 +221,12 @@ def run_score(
     print_scores(scores)
     note(f"\n{time.perf_counter() - began:.1f} s; kept in {folder}")
     return scores
+
+
+def _command() -> str | None:
+    """The command line as it was typed, where this is the program and not a function called by another one."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else (context.find_root().obj or {}).get("command")
 
 
 def _slug(model: str) -> str:
@@ -256,6 +265,31 @@ def export(run: Path, form: str, out: Path | None) -> None:
         write(store, form, out)
     if out is not None:
         note(f"written: {out}")
+
+
+@program.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: RUN/report.html]"
+)
+@click.option("--serve", is_flag=True, help="Show it on this machine only, fresh while the run goes on; Ctrl-C ends.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port for --serve.  [default: a free one]")
+def report(run: Path, out: Path | None, serve: bool, port: int) -> None:
+    """Write the report of RUN: one HTML file that needs no network, no model and no data."""
+    from cleverscore.run.store import Store
+    from cleverscore.show.report import write_report
+
+    if serve:
+        from cleverscore.show.live import serve_report
+
+        Store.open(run).close()
+        serve_report(run, port=port, announce=lambda address: note(f"live report: {address} (Ctrl-C ends)"))
+        return
+    target = out or run / "report.html"
+    with Store.open(run) as store:
+        size = write_report(store, target)
+    click.echo(target)
+    note(f"written: {target}, {size / 1e6:.1f} MB")
 
 
 @program.command()

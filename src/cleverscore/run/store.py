@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import zlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from cleverscore.errors import StoreError
+from cleverscore.run.thumbnails import Picture
 from cleverscore.score import Evidence
 
 FILE_NAME = "run.sqlite"
@@ -29,6 +31,13 @@ CREATE TABLE maxima (
     maxima BLOB NOT NULL, seconds REAL NOT NULL, stopped TEXT NOT NULL,
     PRIMARY KEY (input, norm, target, first_block)
 );
+"""
+# Made when pictures come: runs of inputs that are no pictures, and older runs, have no such table.
+PICTURES_SCHEMA = """
+CREATE TABLE IF NOT EXISTS pictures (
+    input INTEGER PRIMARY KEY, height INTEGER NOT NULL, width INTEGER NOT NULL, channels INTEGER NOT NULL,
+    pixels BLOB NOT NULL
+)
 """
 
 
@@ -96,6 +105,27 @@ class Store:
     def meta(self) -> dict[str, Any]:
         """What the run was made with: settings, model, data, versions."""
         return {key: json.loads(value) for key, value in self._connection.execute("SELECT key, value FROM meta")}
+
+    def append_pictures(self, pictures: Mapping[int, Picture]) -> None:
+        """Keep small pictures of inputs; those that are there already stay."""
+        rows = [(i, *picture.shape, zlib.compress(picture.tobytes())) for i, picture in pictures.items()]
+        if not rows:
+            return
+        try:
+            with self._connection:
+                self._connection.execute(PICTURES_SCHEMA)
+                self._connection.executemany("INSERT OR IGNORE INTO pictures VALUES (?, ?, ?, ?, ?)", rows)
+        except sqlite3.Error as error:
+            raise StoreError(f"pictures of inputs cannot be written to {self.folder}: {error}") from error
+
+    def pictures(self) -> dict[int, Picture]:
+        """Small pictures of the inputs, (height, width, channels) each."""
+        if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'pictures'").fetchone():
+            return {}
+        return {
+            row[0]: np.frombuffer(zlib.decompress(row[4]), np.uint8).reshape(row[1:4])
+            for row in self._connection.execute("SELECT * FROM pictures ORDER BY input")
+        }
 
     def done(self) -> set[tuple[int, str]]:
         """The (input, norm) pairs that are complete."""

@@ -6,15 +6,26 @@ import io
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cleverscore.errors import LoadError, MissingExtraError
 from cleverscore.run.store import Store
 from cleverscore.run.study import stored_scores
+from cleverscore.score import Scores
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def stored_table(store: Store) -> tuple[Scores, pandas.DataFrame]:
+    """The scores of a run, and all its rows with every column that is known."""
+    scores = stored_scores(store)
+    return scores, scores.to_frame()
 
 
 def write(store: Store, form: str, out: Path | None) -> None:
     """Write all rows to `out`, or to stdout."""
-    frame = stored_scores(store).to_frame()
+    _, frame = stored_table(store)
     if form == "csv":
         content = frame.to_csv(index=False).encode()
     elif form == "json":
