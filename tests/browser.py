@@ -100,14 +100,12 @@ class Browser:
             self.call(f"{domain}.enable")
         self.resize(width, height)
         self.call("Page.navigate", url=address)
-        self.wait(f"document.documentElement.dataset.ready === '{ready}'")
+        self.wait(f"document.documentElement?.dataset.ready === '{ready}'")
 
     def resize(self, width: int, height: int) -> None:
         """Another size of the window."""
         mobile = width < 600
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile
-        )
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
 
     def run(self, expression: str) -> Any:
         """The value of an expression in the page."""
@@ -128,9 +126,7 @@ class Browser:
         """A key, as from a keyboard."""
         codes = {"Escape": 27, "Enter": 13, "Tab": 9, "ArrowRight": 39}
         text = {"text": "\r"} if key == "Enter" else {}
-        self.call(
-            "Input.dispatchKeyEvent", type="keyDown", key=key, code=key, windowsVirtualKeyCode=codes[key], **text
-        )
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, windowsVirtualKeyCode=codes[key], **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=codes[key])
 
     def troubles(self) -> list[str]:

@@ -55,6 +55,7 @@ ORDER = [
         "reasons",
         "text",
         "progress",
+        "paired",
         "tails",
         "classifier",
         "balls",

@@ -56,7 +56,7 @@ class Difference:
     verdict                 1 if the second is more robust, -1 if the first is, 0 if it cannot be told. It takes both
                             the interval of the mean and the sign test, and that they agree.
     inputs_needed           inputs that would tell a difference of this size with probability 0.8; None if far too many.
-    blocks_factor           how many times the blocks would tell with the same inputs; None if no number of blocks would.
+    blocks_factor           how many times the blocks would tell with the same inputs; None if no number would.
     """
 
     count: int

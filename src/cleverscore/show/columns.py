@@ -82,7 +82,7 @@ def packed(found: Findings, header: dict[str, Any], *, limit: int = LIMIT) -> st
 def _columns(
     norm: NormFindings, outcomes: Sequence[tails.FitOutcome], stopped: Sequence[str], attacks: Sequence[str]
 ) -> tuple[Arrays, dict[str, Any]]:
-    def numbers(values: Sequence[float]) -> npt.NDArray[np.float32]:
+    def numbers(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
         return np.asarray(values, np.float32)
 
     def of_fit(name: str) -> npt.NDArray[np.float32]:
@@ -99,15 +99,17 @@ def _columns(
         "location": numbers(norm.column("lipschitz")),
         "scale": of_fit("scale"),
         "shape": of_fit("shape"),
-        "smallest": numbers([math.nan if h is None or not len(h.maxima) else float(h.maxima.min()) for h in norm.heads]),
+        "smallest": numbers(
+            [math.nan if h is None or not len(h.maxima) else float(h.maxima.min()) for h in norm.heads]
+        ),
         "largest": of_fit("sample_max"),
         "target": np.array([-1 if head is None else head.target for head in norm.heads], np.int32),
         "blocks": np.array([0 if head is None else len(head.maxima) for head in norm.heads], np.int32),
         "outcome": np.array([255 if h is None else outcomes.index(h.outcome) for h in norm.heads], np.uint8),
         "stopped": np.array([255 if h is None else stopped.index(h.stopped) for h in norm.heads], np.uint8),
         "flags": np.asarray(bits, np.int32),
-        "upper": numbers(norm.upper.tolist()),
-        "certified": numbers(norm.certified.tolist()),
+        "upper": numbers(norm.upper),
+        "certified": numbers(norm.certified),
         "attack": np.array([255 if name is None else attacks.index(name) for name in norm.attacks], np.uint8),
     }
     profiles = [getattr(head, "profile", None) for head in norm.heads]

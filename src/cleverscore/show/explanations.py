@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from cleverscore.show.findings import Findings, NormFindings
 from cleverscore.summaries import POOR_FIT
@@ -14,34 +15,33 @@ from cleverscore.tails import FitOutcome
 class Remark:
     """One thing to know.
 
-    title       in a few words.
-    text        what it means and what to do.
-    norm, flag  where to look: the norm's place and the mark that its inputs carry; None for the run as a whole.
-    count       inputs that it concerns.
+    title   in a few words.
+    text    what it means and what to do.
+    flag    the mark that its inputs carry; None where it concerns the run as a whole.
+    counts  inputs that it concerns, by the norm's place.
     """
 
     title: str
     text: str
-    norm: int | None = None
     flag: str | None = None
-    count: int = 0
+    counts: Mapping[int, int] = field(default_factory=dict)
 
 
 _FLAGS = {
     "above_attack": (
         "score above the attack",
-        "An attack changed the prediction with a smaller step than the score says is safe. Believe the attack: for these "
-        "inputs the sampled gradients missed the steepest places. Use more or larger blocks, or method sharp.",
+        "An attack changed the prediction with a smaller step than the score says is safe. Believe the attack: for "
+        "these inputs the sampled gradients missed the steepest places. Use more or larger blocks, or method sharp.",
     ),
     "below_certificate": (
         "score below the certificate",
-        "More was proved than the score estimates, so the score is needlessly low here. Believe the certificate; a smaller "
-        "radius usually brings the two together.",
+        "More was proved than the score estimates, so the score is needlessly low here. Believe the certificate; a "
+        "smaller radius usually brings the two together.",
     ),
     "no_score": (
         "no score",
-        "A gradient was NaN or infinite near these inputs, so they have no score and are left out of every summary. Check "
-        "the model for overflow.",
+        "A gradient was NaN or infinite near these inputs, so they have no score and are left out of every summary. "
+        "Check the model for overflow.",
     ),
     "poor_fit": (
         "fitted law rejected",
@@ -50,13 +50,13 @@ _FLAGS = {
     ),
     "open": (
         "interval from zero",
-        "The block maxima show no upper end, so the largest gradient could be far above what was sampled and the interval "
-        "reaches down to 0. More or larger blocks, or a smaller radius, narrow it.",
+        "The block maxima show no upper end, so the largest gradient could be far above what was sampled and the "
+        "interval reaches down to 0. More or larger blocks, or a smaller radius, narrow it.",
     ),
     "capped": (
         "score is the radius",
-        "The score is cut at the radius of the ball that was sampled; the input may be more robust than that. Use a larger "
-        "radius to find out.",
+        "The score is cut at the radius of the ball that was sampled; the input may be more robust than that. Use a "
+        "larger radius to find out.",
     ),
     "budget": (
         "budget used up",
@@ -64,8 +64,8 @@ _FLAGS = {
     ),
     "misclassified": (
         "misclassified",
-        "The model gets these inputs wrong. They are scored for the class that the model predicts, which says how firmly "
-        "it holds its mistake.",
+        "The model gets these inputs wrong. They are scored for the class that the model predicts, which says how "
+        "firmly it holds its mistake.",
     ),
 }
 
@@ -77,28 +77,19 @@ def remarks(found: Findings) -> list[Remark]:
         notes.append(
             Remark(
                 "unfinished run",
-                f"{found.scored} of {found.expected} scores are there; the same score command again computes the others.",
+                f"{found.scored} of {found.expected} scores are there; the same command again computes the others.",
             )
         )
     for sign in found.meta.get("signs") or []:
         notes.append(Remark(f"sign of gradient masking: {sign.get('kind', '')}", str(sign.get("text", ""))))
+    flags = [norm.flags() for norm in found.norms]
     for flag, (title, text) in _FLAGS.items():
-        for place, norm in enumerate(found.norms):
-            count = int(norm.flags()[flag].sum())
-            if count:
-                notes.append(Remark(title, text, place, flag, count))
-    for place, norm in enumerate(found.norms):
-        notes += _outcomes(place, norm)
-    return notes
-
-
-def _outcomes(place: int, norm: NormFindings) -> list[Remark]:
-    counts = {outcome: sum(head.outcome is outcome for head in norm.known) for outcome in FitOutcome}
-    return [
-        Remark(f"fit ended as {outcome.value}", outcome.advice, place, f"outcome:{outcome.value}", count)
-        for outcome, count in counts.items()
-        if count and outcome not in (FitOutcome.OK, FitOutcome.NOT_FINITE)
-    ]
+        notes.append(Remark(title, text, flag, {k: int(marks[flag].sum()) for k, marks in enumerate(flags)}))
+    for outcome in FitOutcome:
+        if outcome not in (FitOutcome.OK, FitOutcome.NOT_FINITE):
+            counts = {k: sum(head.outcome is outcome for head in norm.known) for k, norm in enumerate(found.norms)}
+            notes.append(Remark(f"fit ended as {outcome.value}", outcome.advice, f"outcome:{outcome.value}", counts))
+    return [note for note in notes if note.flag is None or any(note.counts.values())]
 
 
 def headline(norm: NormFindings) -> str:

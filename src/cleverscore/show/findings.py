@@ -196,7 +196,9 @@ def _bounds(
     values = zip(part["upper"], part["certified"], part["attack"], strict=True)
     found = dict(zip(keys, values, strict=True))
     empty = (math.nan, math.nan, None)
-    of_head = [empty if head is None else found.get((head.input, head.target, head.target_kind), empty) for head in heads]
+    of_head = [
+        empty if head is None else found.get((head.input, head.target, head.target_kind), empty) for head in heads
+    ]
     return (
         np.array([float(row[0]) for row in of_head]),
         np.array([float(row[1]) for row in of_head]),

@@ -25,13 +25,13 @@ HOW_TO_READ = (
     (
         "Score",
         "An estimate of the distance to the nearest input that the model classifies otherwise, in the units of the "
-        "inputs and in the norm that is named. Larger is more robust. Scores in different norms are different questions "
-        "and cannot be compared with each other.",
+        "inputs and in the norm that is named. Larger is more robust. Scores in different norms are different "
+        "questions and cannot be compared with each other.",
     ),
     (
         "Interval",
-        "The statistical error of the estimate from sampling, at 95%. It is not a guarantee that the true distance lies "
-        "inside. An interval that reaches down to 0 says that the samples show no largest gradient.",
+        "The statistical error of the estimate from sampling, at 95%. It is not a guarantee that the true distance "
+        "lies inside. An interval that reaches down to 0 says that the samples show no largest gradient.",
     ),
     (
         "Nearest class",
@@ -45,13 +45,13 @@ HOW_TO_READ = (
     ),
     (
         "What a score does not promise",
-        "It is an estimate of a lower bound, not a proof. It cannot see through gradients that are masked: a model whose "
-        "gradients vanish or lie gets a high score and is not robust. It says nothing beyond the radius of the ball.",
+        "It is an estimate of a lower bound, not a proof. It cannot see through gradients that are masked: a model "
+        "whose gradients vanish or lie gets a high score and is not robust. It says nothing beyond the radius of the ball.",
     ),
     (
         "Fit and K-S p",
-        "The score rests on a reverse Weibull law fitted to the largest gradient norms of many blocks of samples. In the "
-        "Q-Q plot a good fit follows the line. A small K-S p speaks against the fit; a large one is weak evidence for it.",
+        "The score rests on a reverse Weibull law fitted to the largest gradient norms of many blocks of samples. In "
+        "the Q-Q plot a good fit follows the line. A small K-S p speaks against the fit; a large one is weak evidence for it.",
     ),
 )
 
@@ -71,13 +71,19 @@ def report_page(store: Store, *, live: str | None = None) -> str:
         live_mark=", live" if live is not None else "",
         headline="".join(map(_card, found.norms)),
         remarks=_remarks(remarks(found), found),
-        how=f'<div class="how">{"".join(f"<div><h3>{escape(t)}</h3><p>{escape(w)}</p></div>" for t, w in HOW_TO_READ)}</div>',
+        how="".join(f"<div><h3>{escape(name)}</h3><p>{escape(words)}</p></div>" for name, words in HOW_TO_READ),
         made=_made(found),
-        footer=escape(
-            f"Written by cleverscore {cleverscore.__version__} on {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}. "
-            "This file is complete: it loads nothing from anywhere."
-        ),
+        footer=footer(),
         data=packed(found, {"live": live}),
+    )
+
+
+def footer() -> str:
+    """Who wrote a page, and when."""
+    now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    return escape(
+        f"Written by cleverscore {cleverscore.__version__} on {now}. This file is complete: it loads nothing from "
+        "anywhere."
     )
 
 
@@ -85,7 +91,12 @@ def write_report(store: Store, out: Path) -> int:
     """Write the page of a run to a file; its size in bytes."""
     if not store.done():
         raise StoreError(f"{store.folder} holds no finished input yet, so there is nothing to report")
-    content = report_page(store).encode()
+    return write_page(report_page(store), out)
+
+
+def write_page(page: str, out: Path) -> int:
+    """Write a page to a file; its size in bytes."""
+    content = page.encode()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_bytes(content)
@@ -102,10 +113,10 @@ def _card(norm: NormFindings) -> str:
         ("inputs", str(len(values))),
         ("smallest", number(min(values, default=math.nan), 3)),
         ("largest", number(max(values, default=math.nan), 3)),
+        ("radius", f"{norm.radius:g}"),
+        ("classified correctly", _share(sum(labelled) / len(labelled) if labelled else math.nan, "unknown")),
         ("certified above 0", _share(norm.certified_share)),
         ("score above attack", _share(norm.violation_rate)),
-        ("classified correctly", _share(sum(labelled) / len(labelled) if labelled else math.nan)),
-        ("radius", f"{norm.radius:g}"),
     ]
     items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
     return (
@@ -115,23 +126,22 @@ def _card(norm: NormFindings) -> str:
     )
 
 
-def _share(value: float) -> str:
-    return "not asked for" if math.isnan(value) else f"{value:.1%}"
+def _share(value: float, unknown: str = "not asked for") -> str:
+    return unknown if math.isnan(value) else f"{value:.1%}"
 
 
 def _remarks(notes: Iterable[Remark], found: Findings) -> str:
     parts = []
     for note in notes:
-        where = "" if note.norm is None else f" (l{found.norms[note.norm].name}: {note.count})"
-        button = (
-            f'<button type="button" class="needs-program" data-norm="{note.norm}" data-flag="{escape(note.flag)}">'
-            "Show them</button>"
-            if note.flag is not None
-            else ""
+        places = {place: count for place, count in note.counts.items() if count}
+        where = ", ".join(f"l{found.norms[place].name}: {count}" for place, count in places.items())
+        buttons = "".join(
+            f'<button type="button" class="needs-program" data-norm="{place}" data-flag="{escape(str(note.flag))}">'
+            f"Show {count} in l{escape(found.norms[place].name)}</button>"
+            for place, count in places.items()
         )
-        parts.append(
-            f'<details class="remark"><summary>{escape(note.title)}{escape(where)}</summary><p>{escape(note.text)}</p>{button}</details>'
-        )
+        title = escape(f"{note.title} ({where})" if where else note.title)
+        parts.append(f'<details class="remark"><summary>{title}</summary><p>{escape(note.text)}</p>{buttons}</details>')
     return "".join(parts) or '<p class="note">Nothing stood out: every fit ended well and no score was cut.</p>'
 
 
@@ -143,7 +153,7 @@ def _made(found: Findings) -> str:
         ("model fingerprint", config.model_fingerprint or "-"),
         ("data", config.data),
         ("data fingerprint", config.data_fingerprint or "-"),
-        ("inputs", "all" if config.inputs == "all" else config.inputs),
+        ("inputs", "all" if config.inputs == "all" else ranges(config.inputs)),
         ("misclassified inputs", "left out" if config.skip_misclassified else "kept, scored for the predicted class"),
         ("norms", ", ".join(norm.name for norm in found.norms)),
         ("targets", config.targets),
@@ -163,6 +173,21 @@ def _made(found: Findings) -> str:
     return f'<dl class="made">{items}</dl><h3>To repeat it</h3><pre><code>{escape(str(command))}</code></pre>'
 
 
+def ranges(rows: str) -> str:
+    """Rows of the data with neighbours drawn together.
+
+    >>> ranges("0,1,2,3,7,9,10")
+    '0-3,7,9-10'
+    """
+    parts: list[list[int]] = []
+    for row in map(int, rows.split(",")):
+        if parts and row == parts[-1][1] + 1:
+            parts[-1][1] = row
+        else:
+            parts.append([row, row])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
 def _plain(value: Any) -> str:
     if value is None:
         return "none"
@@ -180,7 +205,7 @@ def repeat_command(config: StudyConfig) -> str:
         if value != getattr(default, name):
             words += [f"--{name.replace('_', '-')}", str(value)]
     if config.inputs != "all":
-        words += ["--index", config.inputs]
+        words += ["--index", ranges(config.inputs)]
     if config.skip_misclassified:
         words.append("--skip-misclassified")
     return shlex.join(words)

@@ -51,12 +51,12 @@ function plot({ title, xName, yName, x: [x0, x1], y: [y0, y1], height = 260, lef
   for (const tick of xTicks || ticks(x0, x1, 6)) {
     const at = x(tick);
     svg.append(draw("line", { class: "grid", x1: at, x2: at, y1: top, y2: height - bottom }));
-    svg.append(draw("text", { class: "soft", x: at, y: height - bottom + 16, "text-anchor": "middle" }, short(tick, 3)));
+    svg.append(draw("text", { class: "soft", x: at, y: height - bottom + 16, "text-anchor": "middle" }, short(tick, 6)));
   }
   for (const tick of yTicks || ticks(y0, y1, 4)) {
     const at = y(tick);
     svg.append(draw("line", { class: "grid", x1: left, x2: width - right, y1: at, y2: at }));
-    svg.append(draw("text", { class: "soft", x: left - 6, y: at + 4, "text-anchor": "end" }, short(tick, 3)));
+    svg.append(draw("text", { class: "soft", x: left - 6, y: at + 4, "text-anchor": "end" }, short(tick, 6)));
   }
   svg.append(draw("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }));
   if (xName) svg.append(draw("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, xName));
@@ -91,7 +91,7 @@ function distributionChart(scores, norm, median) {
   for (const value of known) counts[Math.min(bins - 1, Math.floor((value / high) * bins))]++;
   const most = Math.max(...counts);
   const title = `Histogram of ${known.length} scores in the l${norm.name} norm: smallest ${short(known[0])}, median ${short(median)}, largest ${short(high)}`;
-  const p = plot({ title, xName: `score, l${norm.name}`, yName: "inputs", x: [0, high], y: [0, most] });
+  const p = plot({ title, xName: `score, l${norm.name}`, yName: "inputs", x: [0, high], y: [0, most], yTicks: ticks(0, most, 4).filter(Number.isInteger) });
   counts.forEach((count, i) => {
     const a = p.x((i / bins) * high), b = p.x(((i + 1) / bins) * high);
     if (count) p.svg.append(draw("rect", { x: a + 0.5, width: Math.max(0.5, b - a - 1), y: p.y(count), height: p.bottom - p.y(count), fill: "var(--bar)" },
@@ -119,7 +119,7 @@ function classChart(groups, norm) {
   const step = (p.bottom - p.top) / shown.length;
   shown.forEach((group, i) => {
     const y = p.top + (i + 0.5) * step, at = (share) => p.x(quantile(group.values, share));
-    const name = group.name.length > 16 ? group.name.slice(0, 15) + "…" : group.name;
+    const name = group.name.length > 13 ? group.name.slice(0, 12) + "…" : group.name;
     p.svg.append(draw("text", { x: p.left - 6, y: y + 4, "text-anchor": "end" }, `${name} (${group.values.length})`));
     p.svg.append(draw("line", { x1: at(0), x2: at(1), y1: y, y2: y, stroke: "var(--soft)" }));
     p.svg.append(draw("rect", { x: at(0.25), width: Math.max(1, at(0.75) - at(0.25)), y: y - 5, height: 10, fill: "var(--bar)" }));
@@ -129,13 +129,17 @@ function classChart(groups, norm) {
 }
 
 // Certificate, score with interval and attack on one line; each has a shape of its own.
-function bracketBar(row, scale, width = 240) {
-  const height = 26, middle = 13, end = width - 14;
+function bracketBar(row, scale, width = 240, scaled = false) {
+  const height = scaled ? 54 : 26, middle = 13, end = width - 14;
   const x = (v) => 4 + Math.min(1, v / scale) * (end - 4);
   const words = [];
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
   svg.append(draw("line", { class: "grid", x1: 4, x2: end, y1: middle, y2: middle }));
   svg.append(draw("line", { class: "axis", x1: 4, x2: 4, y1: middle - 5, y2: middle + 5 }));
+  if (scaled) for (const tick of ticks(0, scale, 6)) {
+    svg.append(draw("line", { class: "axis", x1: x(tick), x2: x(tick), y1: 26, y2: 31 }));
+    svg.append(draw("text", { class: "soft", x: x(tick), y: 46, "text-anchor": "middle" }, short(tick, 6)));
+  }
   if (!Number.isNaN(row.certified)) {
     svg.append(draw("rect", { x: 4, y: middle - 5, width: Math.max(1.5, x(row.certified) - 4), height: 10, fill: "var(--lower)" }));
     words.push(`certified ${short(row.certified)}`);
@@ -242,7 +246,7 @@ function heat(part) {
 }
 
 function targetChart(cells, row, className) {
-  const columns = Math.min(cells.length, window.innerWidth < 760 ? 5 : 10), size = { w: 104, h: 44 };
+  const columns = window.innerWidth < 760 ? 4 : 10, size = { w: 104, h: 44 };
   const lines = Math.ceil(cells.length / columns);
   const title = "Score against each target class: " + cells.map((c) => `${className(c.target)} ${c.lost ? "at least about " : ""}${short(c.value, 3)}`).join(", ");
   const svg = draw("svg", { viewBox: `0 0 ${columns * size.w} ${lines * size.h}`, role: "img", "aria-label": title }, named(title));

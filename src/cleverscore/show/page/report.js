@@ -207,7 +207,7 @@ function startReport(doc, arrays) {
       if (r.law) charts.append(captioned("Q-Q plot: a good fit follows the line", quantileChart(values, r.law, r.blocks)));
     } else if (r.blocks) charts.append(make("p", { class: "note" }, `All ${r.blocks} block maxima are ${short(r.largest)}: there is no tail to draw.`));
     if (points.length > 1) charts.append(captioned("Convergence: the score from the first blocks, and the final interval", convergenceChart(points, r)));
-    charts.append(captioned("Certificate (bar), score with interval (dot), attack (cross)", bracketBar(r, Math.max(r.score || 0, Number.isFinite(r.high) ? r.high : 0, Number.isFinite(r.upper) ? r.upper : 0) * 1.05 || 1, 520)));
+    charts.append(captioned("Certificate (bar), score with interval (dot), attack (cross)", bracketBar(r, Math.max(r.score || 0, Number.isFinite(r.high) ? r.high : 0, Number.isFinite(r.upper) ? r.upper : 0) * 1.05 || 1, 520, true)));
     if (cells.length > 1) {
       const figure = captioned("Score against each target class: dark is near, the outlined one is nearest" + (cells.some((c) => c.lost) ? "; ≳ left the race early and is rough" : ""), targetChart(cells, r, className));
       figure.classList.add("wide");
@@ -244,7 +244,7 @@ function startReport(doc, arrays) {
       groups.get(c).values.push(value);
     });
     const chart = groups.size > 1 ? classChart([...groups.values()], norm()) : null;
-    $("by-class").replaceChildren(...(chart ? [make("figcaption", {}, "By predicted class: range (line), middle half (bar), median (tick)"), chart] : []));
+    $("by-class").replaceChildren(...(chart ? [make("figcaption", {}, "By predicted class (and its inputs): range (line), middle half (bar), median (tick)"), chart] : []));
     for (const button of $("norms").children) button.setAttribute("aria-checked", String(Number(button.dataset.norm) === state.norm));
     const present = new Set(), outcomes = new Set();
     for (let i = 0; i < count; i++) {
