@@ -13,17 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cleverscore import __version__
+from cleverscore.cli_results import compare, gate, note, report
 from cleverscore.errors import CleverError, InputError
 
 if TYPE_CHECKING:
     from cleverscore.score import Scores
 
 INTERRUPTED = 130
-
-
-def note(text: str) -> None:
-    """A line for people, on stderr."""
-    click.echo(text, err=True)
 
 
 def main() -> None:
@@ -268,31 +264,6 @@ def export(run: Path, form: str, out: Path | None) -> None:
 
 
 @program.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: RUN/report.html]"
-)
-@click.option("--serve", is_flag=True, help="Show it on this machine only, fresh while the run goes on; Ctrl-C ends.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port for --serve.  [default: a free one]")
-def report(run: Path, out: Path | None, serve: bool, port: int) -> None:
-    """Write the report of RUN: one HTML file that needs no network, no model and no data."""
-    from cleverscore.run.store import Store
-    from cleverscore.show.report import write_report
-
-    if serve:
-        from cleverscore.show.live import serve_report
-
-        Store.open(run).close()
-        serve_report(run, port=port, announce=lambda address: note(f"live report: {address} (Ctrl-C ends)"))
-        return
-    target = out or run / "report.html"
-    with Store.open(run) as store:
-        size = write_report(store, target)
-    click.echo(target)
-    note(f"written: {target}, {size / 1e6:.1f} MB")
-
-
-@program.command()
 @click.argument("model")
 @click.argument("data", required=False)
 @_model_options
@@ -330,3 +301,7 @@ def demo(out: Path, model: str) -> None:
     )  # fmt: skip
     for path in write_plots(scores, out):
         note(f"plot: {path}")
+
+
+for command in (report, compare, gate):
+    program.add_command(command)

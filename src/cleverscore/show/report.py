@@ -19,7 +19,7 @@ from cleverscore.show.findings import Findings, NormFindings, findings
 from cleverscore.show.page import escape, fill
 from cleverscore.text import number
 
-PROGRAMS = ("charts.js", "report.js")
+PROGRAMS = ("common.js", "charts.js", "report.js")
 
 HOW_TO_READ = (
     (
@@ -46,12 +46,14 @@ HOW_TO_READ = (
     (
         "What a score does not promise",
         "It is an estimate of a lower bound, not a proof. It cannot see through gradients that are masked: a model "
-        "whose gradients vanish or lie gets a high score and is not robust. It says nothing beyond the radius of the ball.",
+        "whose gradients vanish or lie gets a high score and is not robust. It says nothing "
+        "beyond the radius of the ball.",
     ),
     (
         "Fit and K-S p",
         "The score rests on a reverse Weibull law fitted to the largest gradient norms of many blocks of samples. In "
-        "the Q-Q plot a good fit follows the line. A small K-S p speaks against the fit; a large one is weak evidence for it.",
+        "the Q-Q plot a good fit follows the line. A small K-S p speaks against the fit; a large one is weak "
+        "evidence for it.",
     ),
 )
 

@@ -1,35 +1,4 @@
-// Charts as inline SVG. Text from outside reaches the page through textContent alone.
-"use strict";
-const SVG = "http://www.w3.org/2000/svg";
-
-function make(tag, attributes, ...children) {
-  const element = document.createElement(tag);
-  fill(element, attributes, children);
-  return element;
-}
-
-function draw(tag, attributes, ...children) {
-  const element = document.createElementNS(SVG, tag);
-  fill(element, attributes, children);
-  return element;
-}
-
-function fill(element, attributes, children) {
-  for (const [name, value] of Object.entries(attributes || {})) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
-  }
-  for (const child of children) if (child !== null && child !== undefined) element.append(child);
-}
-
-function short(value, digits = 4) {
-  if (value === null || Number.isNaN(value)) return "–";
-  if (!Number.isFinite(value)) return value > 0 ? "∞" : "-∞";
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  return size >= 1e6 || size < 1e-4 ? value.toExponential(digits - 1) : Number(value.toPrecision(digits)).toString();
-}
-
+// Charts as inline SVG.
 function ticks(low, high, wanted) {
   if (!(high > low)) return [low];
   const rough = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(rough));

@@ -1,24 +1,10 @@
 // The report: reads the packed data, lists the inputs, opens one. Nothing is loaded from anywhere.
 const PAGE = 25;
-const KINDS = { f4: Float32Array, u2: Uint16Array, u1: Uint8Array, i4: Int32Array };
 const LOST = 1 << 30, STEPS = 65535, OCTAVES = 4, FIRST_PREFIX = 16, PREFIXES = 10;
 const FLAG_WORDS = {
   misclassified: "misclassified", capped: "score is the radius", open: "interval from zero", poor_fit: "fitted law rejected",
   budget: "budget used up", no_score: "no score", above_attack: "score above the attack", below_certificate: "score below the certificate",
 };
-const $ = (id) => document.getElementById(id);
-
-async function unpack(text) {
-  const coded = atob(text), bytes = new Uint8Array(coded.length);
-  for (let i = 0; i < coded.length; i++) bytes[i] = coded.charCodeAt(i);
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const buffer = await new Response(stream).arrayBuffer();
-  const length = new DataView(buffer).getUint32(0, true);
-  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
-  const start = Math.ceil((4 + length) / 8) * 8, arrays = {};
-  for (const [name, [kind, offset, size]] of Object.entries(header.arrays)) arrays[name] = new KINDS[kind](buffer, start + offset, size);
-  return [header, arrays];
-}
 
 function startReport(doc, arrays) {
   const count = arrays.ids.length;
@@ -41,19 +27,7 @@ function startReport(doc, arrays) {
     return found;
   }
 
-  function picture(i, label) {
-    const shape = doc.pictures, place = shape ? arrays.picture[i] : -1;
-    if (place < 0) return null;
-    const { height, width, channels } = shape, size = height * width * channels;
-    const canvas = make("canvas", { width, height, role: "img", "aria-label": label });
-    const context = canvas.getContext("2d"), image = context.createImageData(width, height);
-    for (let k = 0; k < height * width; k++) {
-      for (let c = 0; c < 3; c++) image.data[4 * k + c] = arrays.pixels[place * size + k * channels + (channels === 3 ? c : 0)];
-      image.data[4 * k + 3] = 255;
-    }
-    context.putImageData(image, 0, 0);
-    return canvas;
-  }
+  const picture = (i, label) => pictureOf(doc, arrays, i, label);
 
   const sorting = {
     score: (i) => column("score")[i], input: (i) => arrays.ids[i], predicted: (i) => arrays.predicted[i],
@@ -294,42 +268,44 @@ function startReport(doc, arrays) {
   }
   if (count && doc.norms.length) setUp();
   else document.documentElement.classList.add("no-program");
-}
 
-function setUpTheme() {
-  const root = document.documentElement, button = $("theme"), order = ["auto", "light", "dark"];
-  const use = (name) => {
-    if (name === "auto") delete root.dataset.theme; else root.dataset.theme = name;
-    button.querySelector("span").textContent = name;
+  const values = () => Object.fromEntries([...$("filters").elements].filter((e) => e.name).map((e) => [e.name, e.value]));
+  return {
+    view: () => ({ norm: state.norm, page: state.page, values: values() }),
+    restore: (view) => {
+      if (!count) return;
+      state.norm = view.norm;
+      showNorm();
+      for (const [name, value] of Object.entries(view.values)) $("filters").elements[name].value = value;
+      choose();
+      state.page = Math.min(view.page, Math.max(0, Math.ceil(state.rows.length / PAGE) - 1));
+      list();
+    },
   };
-  let now = "auto";
-  try { now = localStorage.getItem("cleverscore-theme") || "auto"; } catch { /* pages opened from a file may have no storage */ }
-  use(order.includes(now) ? now : "auto");
-  button.addEventListener("click", () => {
-    now = order[(order.indexOf(now) + 1) % order.length];
-    use(now);
-    try { localStorage.setItem("cleverscore-theme", now); } catch { /* as above */ }
-  });
 }
 
-// A live page asks its own server whether there is more, and then shows the new page; an open dialog is left alone.
-function keepFresh(live) {
+// A live page asks its own server whether there is more, and then shows the new page with the same filters; an open
+// dialog is left alone.
+function keepFresh(live, shown) {
+  const key = "cleverscore-view";
+  try {
+    const view = sessionStorage.getItem(key);
+    if (view) shown.restore(JSON.parse(view));
+  } catch { /* no storage: filters start anew */ }
   setInterval(async () => {
     if ($("detail").open || document.hidden) return;
     try {
       const answer = await fetch("state", { cache: "no-store" });
-      if (answer.ok && (await answer.text()) !== live) location.reload();
+      if (!answer.ok || (await answer.text()) === live) return;
+      try { sessionStorage.setItem(key, JSON.stringify(shown.view())); } catch { /* as above */ }
+      location.reload();
     } catch { /* the server has ended: the page stays as it is */ }
-  }, 3000);
+  }, 2000);
 }
 
 setUpTheme();
 unpack($("data").textContent).then(([doc, arrays]) => {
-  startReport(doc, arrays);
-  if (doc.live) keepFresh(doc.live);
+  const shown = startReport(doc, arrays);
+  if (doc.live) keepFresh(doc.live, shown);
   document.documentElement.dataset.ready = "yes";
-}).catch((error) => {
-  document.documentElement.classList.add("no-program");
-  $("count").textContent = `The list of inputs cannot be shown (${error.message}); a browser from 2023 or newer is needed.`;
-  console.error(error);
-});
+}).catch(failed);
