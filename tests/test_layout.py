@@ -77,9 +77,10 @@ ORDER = [
         "settings",
         "gathering",
         "scoring",
+        "deciding",
         "cost",
     ),
-    *("zoo", "load", "run", "show", "cli_results", "cli"),
+    *("zoo", "load", "run", "show", "cli_results", "cli", "pytest_plugin"),
 ]
 
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from cleverscore.classifier import Classifier as Classifier
     from cleverscore.cost import Estimate as Estimate
     from cleverscore.cost import estimate as estimate
+    from cleverscore.deciding import Decision as Decision
+    from cleverscore.deciding import assert_robust as assert_robust
+    from cleverscore.deciding import decide as decide
     from cleverscore.errors import CleverError as CleverError
     from cleverscore.errors import CleverWarning as CleverWarning
     from cleverscore.load.data import load_data as load_data
@@ -30,12 +33,15 @@ _HOMES = {
     "Classifier": "classifier",
     "CleverError": "errors",
     "CleverWarning": "errors",
+    "Decision": "deciding",
     "Estimate": "cost",
     "FitOutcome": "tails",
     "LpBall": "balls",
     "Score": "score",
     "Scores": "score",
+    "assert_robust": "deciding",
     "clever": "scoring",
+    "decide": "deciding",
     "estimate": "cost",
     "load_data": "load.data",
     "load_model": "load.models",
