@@ -146,7 +146,8 @@ class Browser:
     def requests(self) -> list[str]:
         """Addresses that were asked for."""
         sent = [event for event in self.events if event["method"] == "Network.requestWillBeSent"]
-        return [event["params"]["request"]["url"] for event in sent]
+        addresses = [event["params"]["request"]["url"] for event in sent]
+        return [address for address in addresses if not address.startswith("data:")]  # these are in the page itself
 
     def screenshot(self, path: Path, *, whole: bool = True) -> None:
         """What is seen, as a PNG."""
