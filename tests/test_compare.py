@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import cleverscore as cs
 from cleverscore.paired import difference
@@ -53,7 +54,7 @@ def test_what_is_promised_to_be_needed_is_enough() -> None:
     pilot = generator.normal(0.3, 1.0, 4000)
     needed = difference(np.zeros(4000), pilot).inputs_needed
     assert needed is not None and 60 < needed < 400
-    told = [difference(np.zeros(needed), generator.normal(0.3, 1.0, needed)).verdict == 1 for _ in range(200)]
+    told = [difference(np.zeros(needed), generator.normal(0.3, 1.0, needed)).verdict == 1 for _ in range(150)]
     assert np.mean(told) == pytest.approx(0.8, abs=0.1)
     none = difference(np.zeros(50), np.concatenate([np.full(25, 1.0), np.full(25, -1.0)]))
     assert none.verdict == 0 and none.inputs_needed is None
@@ -94,6 +95,58 @@ def test_the_same_model_with_another_seed_cannot_be_told(tmp_path: Path) -> None
     (pairing,) = compare(read(tmp_path / "a"), read(tmp_path / "b"))
     assert pairing.difference.count == 20 and pairing.difference.verdict == 0
     assert np.abs(pairing.first - pairing.second).max() > 0.0
+
+
+def trained(images: torch.Tensor, labels: torch.Tensor, *, step: float) -> torch.nn.Module:
+    """A small network, trained on inputs moved by an l2 step of this length along the gradient of its loss."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(784, 32), torch.nn.Softplus(), torch.nn.Linear(32, 10)
+    )
+    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    loss = torch.nn.CrossEntropyLoss()
+    for _ in range(60):
+        moved = images.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(model(moved), labels), moved)
+        length = gradient.flatten(1).norm(dim=1).clamp_min(1e-12).view(-1, 1, 1, 1)
+        optimiser.zero_grad()
+        loss(model((images + step * gradient / length).detach()), labels).backward()
+        optimiser.step()
+    return model.eval()
+
+
+def way_out(model: torch.nn.Module, images: torch.Tensor) -> float:
+    """Median length of a step along the loss's gradient that changes the class."""
+    x = images.clone().requires_grad_()
+    outputs = model(x)
+    predicted = outputs.argmax(1)
+    (gradient,) = torch.autograd.grad(torch.nn.functional.cross_entropy(outputs, predicted), x)
+    direction = gradient / gradient.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+    lengths = torch.linspace(0.0, 10.0, 201)
+    with torch.no_grad():
+        changed = torch.stack([model(images + length * direction).argmax(1) != predicted for length in lengths])
+    return float(lengths[changed.float().argmax(0)].median())
+
+
+def test_an_adversarially_trained_model_is_told_from_a_plain_one(tmp_path: Path, mnist: tuple) -> None:
+    images, labels = torch.from_numpy(mnist[0]), torch.from_numpy(mnist[1])
+    models = {"plain": trained(images, labels, step=0.0), "trained": trained(images, labels, step=1.5)}
+    assert way_out(models["trained"], images[:30]) > 1.2 * way_out(models["plain"], images[:30])
+    for name, model in models.items():
+        classifier = cs.Classifier(model, bounds=(0.0, 1.0))
+        config = StudyConfig(
+            name, "zoo:mnist", targets="runner_up", blocks=20, block_size=16,
+            model_fingerprint=fingerprint_model(classifier), data_fingerprint="mnist",
+        )  # fmt: skip
+        study = Study(config, classifier, mnist[0][:30], mnist[1][:30], range(30))
+        with study.open_store(tmp_path / name) as store:
+            study.run(store)
+    for order, words in (
+        (("plain", "trained"), "B is more robust than A"),
+        (("trained", "plain"), "A is more robust than B"),
+    ):
+        done = cleverscore("compare", *(tmp_path / name for name in order))
+        assert words in done.stdout, done.stdout + done.stderr
 
 
 def test_made_models_are_told_apart(tmp_path: Path) -> None:

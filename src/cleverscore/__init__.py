@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cleverscore.score import Score as Score
     from cleverscore.score import Scores as Scores
     from cleverscore.scoring import clever as clever
+    from cleverscore.show import interop as interop
     from cleverscore.show import plots as plots
     from cleverscore.tails import FitOutcome as FitOutcome
 
@@ -46,7 +47,7 @@ _HOMES = {
     "load_data": "load.data",
     "load_model": "load.models",
 }
-_MODULES = {"plots": "show.plots", "tails": "tails"}
+_MODULES = {"interop": "show.interop", "plots": "show.plots", "tails": "tails"}
 
 __all__ = [*_HOMES, *_MODULES, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -250,10 +250,12 @@ def show(run: Path, all_targets: bool) -> None:
 
 @program.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--format", "form", type=click.Choice(["csv", "json", "parquet"]), default="csv", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["csv", "json", "parquet", "card"]), default="csv", show_default=True
+)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: stdout]")
 def export(run: Path, form: str, out: Path | None) -> None:
-    """Write the rows of RUN, one per input and target, for other programs."""
+    """Write the rows of RUN, one per input and target, for other programs; or a section for a model card (card)."""
     from cleverscore.run.store import Store
     from cleverscore.show.export import write
 
@@ -287,8 +289,10 @@ def inspect(model: str, data: str | None, **options: Any) -> None:
 )
 @click.option("--model", default="zoo:mnist-mlp", show_default=True, help="Any MODEL for MNIST images.")
 def demo(out: Path, model: str) -> None:
-    """Score ten shipped digits with the shipped network: a table here, plots in a folder."""
+    """Score ten shipped digits with the shipped network: a table here, plots and a report in a folder."""
+    from cleverscore.run.store import Store
     from cleverscore.show.demo import BLOCK_SIZE, BLOCKS, IMAGES, TOLERANCE, write_plots
+    from cleverscore.show.report import write_report
 
     note(
         f"{model} on {IMAGES} MNIST test images, every other class as a target, at most {BLOCKS} blocks of "
@@ -301,6 +305,9 @@ def demo(out: Path, model: str) -> None:
     )  # fmt: skip
     for path in write_plots(scores, out):
         note(f"plot: {path}")
+    with Store.open(out) as store:
+        write_report(store, out / "report.html")
+    note(f"report: {out / 'report.html'} (open it in a browser)")
 
 
 for command in (report, compare, gate):

@@ -1,4 +1,4 @@
-"""A run's rows for other programs: CSV, JSON with settings and versions, Parquet."""
+"""A run for other programs: CSV, JSON with settings and versions, Parquet; and a section for a model card."""
 
 from __future__ import annotations
 
@@ -6,25 +6,19 @@ import io
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cleverscore.errors import LoadError, MissingExtraError
 from cleverscore.run.store import Store
-from cleverscore.run.study import stored_scores
-from cleverscore.score import Scores
-
-if TYPE_CHECKING:
-    import pandas
-
-
-def stored_table(store: Store) -> tuple[Scores, pandas.DataFrame]:
-    """The scores of a run, and all its rows with every column that is known."""
-    scores = stored_scores(store)
-    return scores, scores.to_frame()
+from cleverscore.show.cards import model_card
+from cleverscore.show.findings import findings
+from cleverscore.show.stored import stored_table
 
 
 def write(store: Store, form: str, out: Path | None) -> None:
-    """Write all rows to `out`, or to stdout."""
+    """Write a run to `out`, or to stdout."""
+    if form == "card":
+        _put(model_card(findings(store)).encode(), out)
+        return
     _, frame = stored_table(store)
     if form == "csv":
         content = frame.to_csv(index=False).encode()
@@ -39,6 +33,10 @@ def write(store: Store, form: str, out: Path | None) -> None:
         except ImportError as error:
             raise MissingExtraError.of("pyarrow", "report", "writing Parquet") from error
         content = buffer.getvalue()
+    _put(content, out)
+
+
+def _put(content: bytes, out: Path | None) -> None:
     if out is None:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()

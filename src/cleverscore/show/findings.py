@@ -17,7 +17,7 @@ from cleverscore.run.store import Store
 from cleverscore.run.study import StudyConfig
 from cleverscore.run.thumbnails import Picture
 from cleverscore.score import Score, Scores
-from cleverscore.show.export import stored_table
+from cleverscore.show.stored import stored_table
 from cleverscore.summaries import POOR_FIT
 from cleverscore.targets import takes_smallest
 
