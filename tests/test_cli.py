@@ -195,6 +195,7 @@ def test_demo_runs_and_writes_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     made = sorted(path.name for path in (tmp_path / "demo").glob("*.png"))
     assert made == ["scores-l2.png", "scores-linf.png", "tail-l2.png", "tail-linf.png"]
     assert all((tmp_path / "demo" / name).stat().st_size > 5000 for name in made)
+    assert "zoo:mnist-mlp" in (tmp_path / "demo" / "report.html").read_text()
 
 
 def npz(path: Path, **arrays: object) -> Path:

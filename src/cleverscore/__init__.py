@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from cleverscore.classifier import Classifier as Classifier
     from cleverscore.cost import Estimate as Estimate
     from cleverscore.cost import estimate as estimate
+    from cleverscore.deciding import Decision as Decision
+    from cleverscore.deciding import assert_robust as assert_robust
+    from cleverscore.deciding import decide as decide
     from cleverscore.errors import CleverError as CleverError
     from cleverscore.errors import CleverWarning as CleverWarning
     from cleverscore.load.data import load_data as load_data
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from cleverscore.score import Score as Score
     from cleverscore.score import Scores as Scores
     from cleverscore.scoring import clever as clever
+    from cleverscore.show import interop as interop
     from cleverscore.show import plots as plots
     from cleverscore.tails import FitOutcome as FitOutcome
 
@@ -44,24 +48,27 @@ _HOMES = {
     "Classifier": "classifier",
     "CleverError": "errors",
     "CleverWarning": "errors",
+    "Decision": "deciding",
     "Estimate": "cost",
     "FitOutcome": "tails",
     "LpBall": "balls",
     "Score": "score",
     "Scores": "score",
     "Sign": "bounds.masking",
+    "assert_robust": "deciding",
     "attack": "bounds.attacks",
     "best_attack": "bounds.attacks",
     "bracket": "bounds.bracket",
     "certify": "bounds.certified",
     "clever": "scoring",
+    "decide": "deciding",
     "estimate": "cost",
     "load_data": "load.data",
     "load_model": "load.models",
     "masking_signs": "bounds.masking",
     "second_order_clever": "bounds.second_order",
 }
-_MODULES = {"plots": "show.plots", "tails": "tails", "transforms": "transforms"}
+_MODULES = {"interop": "show.interop", "plots": "show.plots", "tails": "tails", "transforms": "transforms"}
 
 __all__ = [*_HOMES, *_MODULES, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 import warnings
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cleverscore import __version__
+from cleverscore.cli_results import compare, gate, note, report
 from cleverscore.errors import CleverError
 
 if TYPE_CHECKING:
@@ -20,16 +22,11 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-def note(text: str) -> None:
-    """A line for people, on stderr."""
-    click.echo(text, err=True)
-
-
 def main() -> None:
     """Run the program; every error a user can cause is one sentence and exit code 2."""
     warnings.showwarning = _show_warning
     try:
-        program.main(standalone_mode=False)
+        program.main(standalone_mode=False, obj={"command": shlex.join(["cleverscore", *sys.argv[1:]])})
     except CleverError as error:
         note(f"error: {error}")
         sys.exit(2)
@@ -204,11 +201,12 @@ def run_score(
         **settings,
     )
     labels = None if source.labels is None else source.labels[rows]
-    study = Study(config, classifier, source.read(rows), labels, rows)
+    class_names = classifier.class_names or source.class_names
+    study = Study(config, classifier, source.read(rows), labels, rows, class_names=class_names)
     bounds_wanted = Bounds(attacks, certificates)
     bounds_wanted.check(study)
     folder = out or Path("runs") / f"{_slug(model)}-{config.short_hash()}"
-    with study.open_store(folder, fresh=fresh) as store:
+    with study.open_store(folder, fresh=fresh, command=_command()) as store:
         pending = study.pending(store)
         kept = len(study.subjects) * len(study.settings) - sum(map(len, pending.values()))
         if kept:
@@ -231,6 +229,12 @@ def run_score(
             note(f"warning: {sign.kind}: {sign}")
     note(f"\n{time.perf_counter() - began:.1f} s; kept in {folder}")
     return scores
+
+
+def _command() -> str | None:
+    """The command line as it was typed, where this is the program and not a function called by another one."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else (context.find_root().obj or {}).get("command")
 
 
 def _slug(model: str) -> str:
@@ -259,10 +263,12 @@ def show(run: Path, all_targets: bool) -> None:
 
 @program.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--format", "form", type=click.Choice(["csv", "json", "parquet"]), default="csv", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["csv", "json", "parquet", "card"]), default="csv", show_default=True
+)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: stdout]")
 def export(run: Path, form: str, out: Path | None) -> None:
-    """Write the rows of RUN, one per input and target, for other programs."""
+    """Write the rows of RUN, one per input and target, for other programs; or a section for a model card (card)."""
     from cleverscore.run.store import Store
     from cleverscore.show.export import write
 
@@ -296,8 +302,10 @@ def inspect(model: str, data: str | None, **options: Any) -> None:
 )
 @click.option("--model", default="zoo:mnist-mlp", show_default=True, help="Any MODEL for MNIST images.")
 def demo(out: Path, model: str) -> None:
-    """Score ten shipped digits with the shipped network: a table here, plots in a folder."""
+    """Score ten shipped digits with the shipped network: a table here, plots and a report in a folder."""
+    from cleverscore.run.store import Store
     from cleverscore.show.demo import BLOCK_SIZE, BLOCKS, IMAGES, TOLERANCE, write_plots
+    from cleverscore.show.report import write_report
 
     note(
         f"{model} on {IMAGES} MNIST test images, every other class as a target, at most {BLOCKS} blocks of "
@@ -310,3 +318,10 @@ def demo(out: Path, model: str) -> None:
     )  # fmt: skip
     for path in write_plots(scores, out):
         note(f"plot: {path}")
+    with Store.open(out) as store:
+        write_report(store, out / "report.html")
+    note(f"report: {out / 'report.html'} (open it in a browser)")
+
+
+for command in (report, compare, gate):
+    program.add_command(command)

@@ -45,8 +45,12 @@ def gather(
     chunk_size: int | None = None,
     workers: int | None = None,
     on_points: Callable[[int], None] | None = None,
+    account: Budget | None = None,
 ) -> Iterator[tuple[int, Evidence]]:
-    """Draw the blocks of all subjects and yield (position, evidence) as each input is complete."""
+    """Draw the blocks of all subjects and yield (position, evidence) as each input is complete.
+
+    account     what adaptive sampling pays from; default: the budget of the settings.
+    """
     workers = checked_workers(classifier, workers)
     if is_affine(classifier):
         yield from _affine(classifier, subjects, settings)
@@ -55,7 +59,7 @@ def gather(
         yield from _sharp(classifier, subjects, settings, chunk_size=chunk_size, workers=workers, on_points=on_points)
         return
     plan = _Plan.make(classifier, subjects, settings, chunk_size=chunk_size, workers=workers, on_points=on_points)
-    yield from plan.race() if settings.adaptive else plan.all_blocks()
+    yield from plan.race(account or Budget.parse(settings.budget)) if settings.adaptive else plan.all_blocks()
 
 
 def checked_workers(classifier: Classifier, workers: int | None) -> int:
@@ -197,9 +201,8 @@ class _Plan:
             values = tuple(maxima.values)
             yield i, _evidence(subject, values, (size,) * count, maxima.seconds, (ALL_BLOCKS,) * count)
 
-    def race(self) -> Iterator[tuple[int, Evidence]]:
+    def race(self, budget: Budget) -> Iterator[tuple[int, Evidence]]:
         """Rounds of more blocks for the races that still run, a group of inputs at a time."""
-        budget = Budget.parse(self.settings.budget)
         for start in range(0, len(self.subjects), RACED_TOGETHER):
             group = range(start, min(start + RACED_TOGETHER, len(self.subjects)))
             races = {i: self.settings.race(self.subjects[i]) for i in group}

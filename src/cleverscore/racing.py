@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from cleverscore import tails
 from cleverscore.errors import SettingError
-from cleverscore.reasons import ALL_BLOCKS, AT_RADIUS, EXACT, LOST, NARROW, SCOUTED, SKETCHED
+from cleverscore.reasons import ALL_BLOCKS, AT_RADIUS, DECIDED, EXACT, LOST, NARROW, SCOUTED, SKETCHED
 from cleverscore.score import capped_ratio
 from cleverscore.tails import FitOutcome
 
@@ -64,10 +64,12 @@ class Stopping:
 
     tolerance   relative half-width of a score's interval that is narrow enough; 0 only races targets.
     race        whether targets compete for the smallest score.
+    threshold   a score that only has to be told from: sampling ends where it is clear on which side the score will be.
     """
 
     tolerance: float
     race: bool
+    threshold: float | None = None
 
     def __post_init__(self) -> None:
         if not (0.0 <= self.tolerance < 1.0):
@@ -175,27 +177,33 @@ class Race:
             elif _narrow(values[i], low[i], high[i], self.stopping.tolerance):
                 self.stopped[t] = NARROW
         finished = [values[i] for i, t in enumerate(active) if self.stopped[t]]
-        if self.stopping.race:
-            self._drop(active, maxima, values)
+        logs = self._halves(active, maxima)
+        if self.stopping.race and logs is not None:
+            self._drop(active, logs, values)
+        if self.stopping.threshold is not None:
+            self._decide(active, logs, values, low, high)
         self._record = min([self._record, *finished])
         if self.drawn >= self.looks[-1]:
             self.stop(ALL_BLOCKS)
 
-    def _drop(self, active: list[int], maxima: Array, values: Array) -> None:
+    def _halves(self, active: list[int], maxima: Array) -> Array | None:
+        """Log scores (halves, targets) from random halves of the blocks; None where they are too few to be fit."""
+        half = maxima.shape[1] // 2
+        if half < 10 or not (self.stopping.race or self.stopping.threshold is not None):
+            return None
+        generator = np.random.default_rng([HALVES_SEED, maxima.shape[1]])
+        picks = np.argsort(generator.random((HALVES, maxima.shape[1])), axis=1)[:, :half]
+        halves = maxima[:, picks].swapaxes(0, 1)  # (halves, targets, half)
+        locations = tails.fit(halves, penalty=self.penalty).location
+        logs: Array = np.log(np.maximum(capped_ratio(self.margins[active], locations, self.limit), 1e-300))
+        return logs
+
+    def _drop(self, active: list[int], logs: Array, values: Array) -> None:
         """Take out targets whose score stays above the best one's."""
         if len(self.targets) == 1 or np.isnan(values).any():
             return
         best = int(np.argmin(values))
         record = self._record
-        # A first look with so few blocks that halves cannot be fit drops nobody.
-        half = maxima.shape[1] // 2
-        if half < 10:
-            return
-        generator = np.random.default_rng([HALVES_SEED, maxima.shape[1]])
-        picks = np.argsort(generator.random((HALVES, maxima.shape[1])), axis=1)[:, :half]
-        halves = maxima[:, picks].swapaxes(0, 1)  # (halves, targets, half)
-        locations = tails.fit(halves, penalty=self.penalty).location
-        logs = np.log(np.maximum(capped_ratio(self.margins[active], locations, self.limit), 1e-300))
         own = np.log(max(values[best], 1e-300))
         for i, t in enumerate(active):
             if self.stopped[t] or (i == best and record >= values[best]):
@@ -207,6 +215,23 @@ class Race:
                 spread = float((logs[:, i] - logs[:, best]).std(ddof=1))
             if gap > 0.0 and gap > DROP_DEVIATIONS * spread:
                 self.stopped[t] = LOST
+
+    def _decide(self, active: list[int], logs: Array | None, values: Array, low: Array, high: Array) -> None:
+        """End where the score after all blocks will be on the same side of the threshold; one below ends the race."""
+        threshold = self.stopping.threshold
+        assert threshold is not None  # the caller asked
+        for i, t in enumerate(active):
+            if math.isnan(values[i]):
+                continue
+            below = values[i] < threshold
+            clear = high[i] < threshold if below else low[i] >= threshold
+            if not clear and logs is not None and threshold > 0.0:
+                gap = abs(math.log(max(values[i], 1e-300) / threshold))
+                clear = gap > DROP_DEVIATIONS * float(logs[:, i].std(ddof=1))
+            if clear and below:
+                self.stop(DECIDED)
+            elif clear and not self.stopped[t]:
+                self.stopped[t] = DECIDED
 
 
 def _narrow(value: float, low: float, high: float, tolerance: float) -> bool:

@@ -49,6 +49,7 @@ class Settings:
                 where a score's interval is within that share of the score, and untargeted scores race their targets.
                 The sharp method always races, and stops where more starts lower a score by less than the tolerance.
     budget      at most so many gradients in all ("2000000"), or so much time ("90s", "10m", "2h"); adaptive as well.
+    threshold   a score that only has to be told from; adaptive as well.
     """
 
     p: float
@@ -62,6 +63,7 @@ class Settings:
     level: float = 0.95
     tolerance: float | None = None
     budget: str | int | None = None
+    threshold: float | None = None
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -99,7 +101,7 @@ class Settings:
     @property
     def adaptive(self) -> bool:
         """Whether sampling may end before all blocks are drawn."""
-        return self.tolerance is not None or self.budget is not None
+        return self.tolerance is not None or self.budget is not None or self.threshold is not None
 
     @property
     def ball(self) -> LpBall:
@@ -134,5 +136,5 @@ class Settings:
             level=rule.level,
             blocks=self.blocks,
             block_size=self.block_size,
-            stopping=Stopping(self.tolerance or 0.0, race=takes_smallest(rule.target_kind)),
+            stopping=Stopping(self.tolerance or 0.0, takes_smallest(rule.target_kind), self.threshold),
         )

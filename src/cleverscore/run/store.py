@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import astuple
 from pathlib import Path
@@ -22,6 +23,7 @@ from cleverscore.balls import norm_name, parse_norm
 from cleverscore.bounds.evidence import Above, Below
 from cleverscore.errors import StoreError
 from cleverscore.profile import Profile
+from cleverscore.run.thumbnails import Picture
 from cleverscore.score import Evidence
 
 Array = npt.NDArray[np.float64]
@@ -56,6 +58,13 @@ CREATE TABLE IF NOT EXISTS certificates (
 );
 """
 ANY_CLASS = -1
+# Made when pictures come: runs of inputs that are no pictures, and older runs, have no such table.
+PICTURES_SCHEMA = """
+CREATE TABLE IF NOT EXISTS pictures (
+    input INTEGER PRIMARY KEY, height INTEGER NOT NULL, width INTEGER NOT NULL, channels INTEGER NOT NULL,
+    pixels BLOB NOT NULL
+)
+"""
 
 
 class Store:
@@ -122,6 +131,27 @@ class Store:
     def meta(self) -> dict[str, Any]:
         """What the run was made with: settings, model, data, versions."""
         return {key: json.loads(value) for key, value in self._connection.execute("SELECT key, value FROM meta")}
+
+    def append_pictures(self, pictures: Mapping[int, Picture]) -> None:
+        """Keep small pictures of inputs; those that are there already stay."""
+        rows = [(i, *picture.shape, zlib.compress(picture.tobytes())) for i, picture in pictures.items()]
+        if not rows:
+            return
+        try:
+            with self._connection:
+                self._connection.execute(PICTURES_SCHEMA)
+                self._connection.executemany("INSERT OR IGNORE INTO pictures VALUES (?, ?, ?, ?, ?)", rows)
+        except sqlite3.Error as error:
+            raise StoreError(f"pictures of inputs cannot be written to {self.folder}: {error}") from error
+
+    def pictures(self) -> dict[int, Picture]:
+        """Small pictures of the inputs, (height, width, channels) each."""
+        if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'pictures'").fetchone():
+            return {}
+        return {
+            row[0]: np.frombuffer(zlib.decompress(row[4]), np.uint8).reshape(row[1:4])
+            for row in self._connection.execute("SELECT * FROM pictures ORDER BY input")
+        }
 
     def done(self) -> set[tuple[int, str]]:
         """The (input, norm) pairs that are complete."""

@@ -24,6 +24,7 @@ from cleverscore.cost import Estimate, estimate_for
 from cleverscore.errors import InputError, StoreError
 from cleverscore.gathering import gather
 from cleverscore.run.store import FILE_NAME, Store
+from cleverscore.run.thumbnails import Picture, thumbnail
 from cleverscore.score import Score, Scores, score_from
 from cleverscore.settings import Settings
 from cleverscore.subjects import Subject, prepare
@@ -138,8 +139,11 @@ class Study:
         images: npt.NDArray[Any],
         labels: npt.NDArray[np.int64] | None,
         ids: Sequence[int],
+        *,
+        class_names: Sequence[str] | None = None,
     ) -> None:
         self.config = config
+        self.class_names = class_names
         self.classifier = classifier
         self.settings = {norm_name(parse_norm(norm)): config.settings(norm) for norm in config.norms}
         self.subjects = prepare(
@@ -155,14 +159,18 @@ class Study:
             if not self.subjects:
                 raise InputError("all inputs are misclassified, and misclassified inputs are skipped: nothing is left")
 
-    def open_store(self, folder: Path, *, fresh: bool = False) -> Store:
-        """Create the run directory, or open it if it holds this very study."""
+    def open_store(self, folder: Path, *, fresh: bool = False, command: str | None = None) -> Store:
+        """Create the run directory, or open it if it holds this very study; `command` is kept, to be repeated."""
         path = folder / FILE_NAME
         if fresh and path.exists():
             for suffix in ("", "-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
         if not path.exists():
-            meta = {"config": asdict(self.config), "used": self._used(), "versions": versions()}
+            meta = {
+                "config": asdict(self.config), "used": self._used(), "versions": versions(), "command": command,
+                "class_names": None if self.class_names is None else list(self.class_names),
+                "inputs": len(self.subjects),
+            }  # fmt: skip
             return Store.create(folder, meta)
         store = Store.open(folder)
         before, now = store.meta["config"], json.loads(json.dumps(asdict(self.config)))
@@ -230,7 +238,9 @@ class Study:
         on_points: Callable[[int], None] | None = None,
     ) -> None:
         """Draw what is missing; every finished input is stored at once."""
-        for norm, subjects in self.pending(store).items():
+        pending = self.pending(store)
+        store.append_pictures(self._pictures(store, {s.input_id: s for part in pending.values() for s in part}))
+        for norm, subjects in pending.items():
             if subjects:
                 flow = gather(
                     self.classifier, subjects, self.settings[norm],
@@ -238,6 +248,16 @@ class Study:
                 )  # fmt: skip
                 for _position, item in flow:
                     store.append(norm, item)
+
+    def _pictures(self, store: Store, subjects: dict[int, Subject]) -> dict[int, Picture]:
+        stored = store.pictures() if subjects else {}
+        bounds = self.classifier.bounds
+        made = {
+            i: thumbnail(subject.x.detach().cpu().float().numpy(), bounds)
+            for i, subject in subjects.items()
+            if i not in stored
+        }
+        return {i: picture for i, picture in made.items() if picture is not None}
 
 
 def describe_run(store: Store) -> str:

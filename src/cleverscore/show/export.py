@@ -1,4 +1,4 @@
-"""A run's rows for other programs: CSV, JSON with settings and versions, Parquet."""
+"""A run for other programs: CSV, JSON with settings and versions, Parquet; and a section for a model card."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import sys
 from pathlib import Path
 
 from cleverscore.errors import LoadError, MissingExtraError
-from cleverscore.run.bounding import stored_bracket
 from cleverscore.run.store import Store
-from cleverscore.run.study import stored_scores
+from cleverscore.show.cards import model_card
+from cleverscore.show.findings import findings
+from cleverscore.show.stored import stored_table
 
 
 def write(store: Store, form: str, out: Path | None) -> None:
-    """Write all rows to `out`, or to stdout."""
-    bracket = stored_bracket(store)
-    frame = (stored_scores(store) if bracket is None else bracket).to_frame()
+    """Write a run to `out`, or to stdout."""
+    if form == "card":
+        _put(model_card(findings(store)).encode(), out)
+        return
+    _, frame = stored_table(store)
     if form == "csv":
         content = frame.to_csv(index=False).encode()
     elif form == "json":
@@ -30,6 +33,10 @@ def write(store: Store, form: str, out: Path | None) -> None:
         except ImportError as error:
             raise MissingExtraError.of("pyarrow", "report", "writing Parquet") from error
         content = buffer.getvalue()
+    _put(content, out)
+
+
+def _put(content: bytes, out: Path | None) -> None:
     if out is None:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()

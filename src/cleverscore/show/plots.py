@@ -12,39 +12,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
-from cleverscore.balls import dual_exponent, norm_name
-from cleverscore.errors import InputError, MissingExtraError
+from cleverscore.balls import dual_exponent
+from cleverscore.errors import InputError
 from cleverscore.score import Score
+from cleverscore.show.bound_plots import brackets, gaps
+from cleverscore.show.canvas import BLUE, GREEN, GREY, ORANGE
+from cleverscore.show.canvas import gradient_label as _gradient_label
+from cleverscore.show.canvas import new_axes as _axes
+from cleverscore.show.canvas import tex as _tex
+from cleverscore.show.class_plots import classes
+from cleverscore.show.fit_plots import convergence, quantiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["bars", "profile", "tail"]
-
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
-
-
-def _axes(axes: Axes | None, size: tuple[float, float] = (5.0, 3.4)) -> Axes:
-    if axes is not None:
-        return axes
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError.of("matplotlib", "report", "plotting") from error
-    figure = Figure(figsize=size, dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    new: Axes = figure.subplots()
-    new.spines[["top", "right"]].set_visible(False)
-    return new
-
-
-def _tex(p: float) -> str:
-    return r"\infty" if math.isinf(p) else norm_name(p)
-
-
-def _gradient_label(p: float) -> str:
-    return rf"largest $\Vert\nabla g\Vert_{{{_tex(dual_exponent(p))}}}$ of a block"
+__all__ = ["bars", "brackets", "classes", "convergence", "gaps", "profile", "quantiles", "tail"]
 
 
 def tail(score: Score, axes: Axes | None = None) -> Axes:

@@ -1,0 +1,160 @@
+"""Statistics of scores over inputs: the median with its interval, and paired differences of two models; no torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+Array = npt.NDArray[np.float64]
+
+RESAMPLES = 4000  # the ends of a 95% interval are then known to about 2% of its width
+BOOTSTRAP_SEED = 0x70616972
+POWER = 0.8  # chance to see a difference of the size that was found, in "so many more would tell"
+MOST_NEEDED = 1_000_000  # more than this is as good as never
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with the interval around it."""
+
+    value: float
+    low: float
+    high: float
+
+
+def median_interval(values: Array, level: float = 0.95) -> Interval:
+    """The median, and the order statistics that hold the population's median with at least this probability.
+
+    The number of values below the median is binomial (n, 1/2), whatever their law; with fewer than six values no two of
+    them hold it at 95%, and the smallest and largest are given.
+
+    >>> median_interval(np.arange(1.0, 11.0))
+    Interval(value=5.5, low=2.0, high=9.0)
+    """
+    known = np.sort(values[~np.isnan(values)])
+    count = len(known)
+    if count == 0:
+        return Interval(math.nan, math.nan, math.nan)
+    # P(X_(k) > median) = P(binomial < k); the largest k that keeps it within half of what may go wrong.
+    below = int(stats.binom.ppf((1.0 - level) / 2.0, count, 0.5))
+    place = below - 1 if stats.binom.cdf(below - 1, count, 0.5) <= (1.0 - level) / 2.0 else below - 2
+    place = min(max(place, 0), (count - 1) // 2)
+    return Interval(float(np.median(known)), float(known[place]), float(known[count - 1 - place]))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How the scores of two models on the same inputs differ (second minus first).
+
+    mean, median            of the differences, with bootstrap intervals over inputs at `level`.
+    above, below, ties      inputs on which the second is larger, smaller, equal.
+    sign_pvalue             two-sided sign test: were above and below equally likely?
+    verdict                 1 if the second is more robust, -1 if the first is, 0 if it cannot be told. It takes both
+                            the interval of the mean and the sign test, and that they agree.
+    inputs_needed           inputs that would tell a difference of this size with probability 0.8; None if far too many.
+    blocks_factor           how many times the blocks would tell with the same inputs; None if no number would.
+    """
+
+    count: int
+    mean: Interval
+    median: Interval
+    above: int
+    below: int
+    ties: int
+    sign_pvalue: float
+    level: float
+    verdict: int
+    inputs_needed: int | None
+    blocks_factor: float | None
+
+
+def difference(
+    first: Array, second: Array, *, noise: Array | None = None, level: float = 0.95, seed: int = BOOTSTRAP_SEED
+) -> Difference:
+    """Compare paired scores.
+
+    noise   variance of each difference that comes from sampling gradients, which more blocks would lower.
+
+    >>> difference(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]), np.array([2.0, 3.5, 4.0, 5.0, 6.5, 7.0, 8.0])).verdict
+    1
+    """
+    change = np.asarray(second - first, np.float64)
+    count = len(change)
+    if count == 0:
+        nothing = Interval(math.nan, math.nan, math.nan)
+        return Difference(0, nothing, nothing, 0, 0, 0, 1.0, level, 0, None, None)
+    generator = np.random.default_rng([seed, count])
+    means, medians = _resampled(change, generator)
+    tail = (1.0 - level) / 2.0
+    mean = Interval(float(change.mean()), *(float(v) for v in np.quantile(means, [tail, 1.0 - tail])))
+    median = Interval(float(np.median(change)), *(float(v) for v in np.quantile(medians, [tail, 1.0 - tail])))
+    above, below = int((change > 0.0).sum()), int((change < 0.0).sum())
+    pvalue = float(stats.binomtest(above, above + below).pvalue) if above + below else 1.0
+    direction = 1 if mean.low > 0.0 else -1 if mean.high < 0.0 else 0
+    agree = pvalue < 1.0 - level and (above > below) == (direction > 0)
+    verdict = direction if direction and agree else 0
+    return Difference(
+        count=count,
+        mean=mean,
+        median=median,
+        above=above,
+        below=below,
+        ties=count - above - below,
+        sign_pvalue=pvalue,
+        level=level,
+        verdict=verdict,
+        inputs_needed=_inputs_needed(change, level),
+        blocks_factor=_blocks_factor(change, noise, level),
+    )
+
+
+def _resampled(change: Array, generator: np.random.Generator) -> tuple[Array, Array]:
+    """Means and medians of resamples with replacement, a bounded amount of memory at a time."""
+    count = len(change)
+    at_once = max(1, 2_000_000 // count)
+    means, medians = [], []
+    for start in range(0, RESAMPLES, at_once):
+        size = (min(at_once, RESAMPLES - start), count)
+        picks = change[generator.integers(0, count, size)]
+        means.append(picks.mean(1))
+        medians.append(np.median(picks, axis=1))
+    return np.concatenate(means), np.concatenate(medians)
+
+
+def _reach(level: float) -> float:
+    """Standard errors that a mean must lie from zero to be told with probability `POWER`."""
+    return float(stats.norm.ppf(0.5 + level / 2.0) + stats.norm.ppf(POWER))
+
+
+def _inputs_needed(change: Array, level: float) -> int | None:
+    """The larger of what the mean and the sign test need to tell what was seen."""
+    if len(change) < 2:
+        return None
+    mean, spread = float(change.mean()), float(change.std(ddof=1))
+    signs = change[change != 0.0] > 0.0
+    share = float(signs.mean()) if len(signs) else 0.5
+    if mean == 0.0 or share == 0.5 or (share > 0.5) != (mean > 0.0):
+        return None
+    for_mean = (_reach(level) * spread / mean) ** 2
+    z, power = float(stats.norm.ppf(0.5 + level / 2.0)), float(stats.norm.ppf(POWER))
+    for_signs = ((0.5 * z + power * math.sqrt(share * (1.0 - share))) / (share - 0.5)) ** 2
+    # With n inputs that all agree the sign test gives 2^(1-n).
+    least = math.ceil(1.0 - math.log2(1.0 - level)) + 1
+    needed = max(for_mean, for_signs / max(len(signs) / len(change), 1e-9), least)
+    return None if needed > MOST_NEEDED else math.ceil(needed)
+
+
+def _blocks_factor(change: Array, noise: Array | None, level: float) -> float | None:
+    """What times the blocks brings the variance of the mean down far enough; sampling noise falls as 1 / blocks."""
+    if noise is None or len(change) < 2:
+        return None
+    sampling = float(np.nanmean(noise)) if np.isfinite(noise).any() else 0.0
+    between = max(0.0, float(change.var(ddof=1)) - sampling)
+    allowed = len(change) * (float(change.mean()) / _reach(level)) ** 2
+    if allowed <= between or sampling == 0.0:
+        return None
+    return max(1.0, sampling / (allowed - between))

@@ -1,0 +1,104 @@
+"""What a reader should know before relying on a run, in plain language."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cleverscore.show.findings import Findings, NormFindings
+from cleverscore.summaries import POOR_FIT
+from cleverscore.tails import FitOutcome
+
+
+@dataclass(frozen=True)
+class Remark:
+    """One thing to know.
+
+    title   in a few words.
+    text    what it means and what to do.
+    flag    the mark that its inputs carry; None where it concerns the run as a whole.
+    counts  inputs that it concerns, by the norm's place.
+    """
+
+    title: str
+    text: str
+    flag: str | None = None
+    counts: Mapping[int, int] = field(default_factory=dict)
+
+
+_FLAGS = {
+    "above_attack": (
+        "score above the attack",
+        "An attack changed the prediction with a smaller step than the score says is safe. Believe the attack: for "
+        "these inputs the sampled gradients missed the steepest places. Use more or larger blocks, or method sharp.",
+    ),
+    "below_certificate": (
+        "score below the certificate",
+        "More was proved than the score estimates, so the score is needlessly low here. Believe the certificate; a "
+        "smaller radius usually brings the two together.",
+    ),
+    "no_score": (
+        "no score",
+        "A gradient was NaN or infinite near these inputs, so they have no score and are left out of every summary. "
+        "Check the model for overflow.",
+    ),
+    "poor_fit": (
+        "fitted law rejected",
+        f"The Kolmogorov-Smirnov test rejects the fitted law (p below {POOR_FIT:g}). Of inputs with a perfect fit, "
+        f"{POOR_FIT:.0%} are rejected too, by chance; for the others neither score nor interval should be relied on.",
+    ),
+    "open": (
+        "interval from zero",
+        "The block maxima show no upper end, so the largest gradient could be far above what was sampled and the "
+        "interval reaches down to 0. More or larger blocks, or a smaller radius, narrow it.",
+    ),
+    "capped": (
+        "score is the radius",
+        "The score is cut at the radius of the ball that was sampled; the input may be more robust than that. Use a "
+        "larger radius to find out.",
+    ),
+    "budget": (
+        "budget used up",
+        "Sampling ended before all blocks were drawn; intervals are wider than they would have been.",
+    ),
+    "misclassified": (
+        "misclassified",
+        "The model gets these inputs wrong. They are scored for the class that the model predicts, which says how "
+        "firmly it holds its mistake.",
+    ),
+}
+
+
+def remarks(found: Findings) -> list[Remark]:
+    """All that should be known, the gravest first."""
+    notes = []
+    if found.expected is not None and found.scored < found.expected:
+        notes.append(
+            Remark(
+                "unfinished run",
+                f"{found.scored} of {found.expected} scores are there; the same command again computes the others.",
+            )
+        )
+    for sign in found.meta.get("signs") or []:
+        notes.append(Remark(f"sign of gradient masking: {sign.get('kind', '')}", str(sign.get("text", ""))))
+    flags = [norm.flags() for norm in found.norms]
+    for flag, (title, text) in _FLAGS.items():
+        notes.append(Remark(title, text, flag, {k: int(marks[flag].sum()) for k, marks in enumerate(flags)}))
+    for outcome in FitOutcome:
+        if outcome not in (FitOutcome.OK, FitOutcome.NOT_FINITE):
+            counts = {k: sum(head.outcome is outcome for head in norm.known) for k, norm in enumerate(found.norms)}
+            notes.append(Remark(f"fit ended as {outcome.value}", outcome.advice, f"outcome:{outcome.value}", counts))
+    return [note for note in notes if note.flag is None or any(note.counts.values())]
+
+
+def headline(norm: NormFindings) -> str:
+    """One sentence about a norm."""
+    median = norm.median
+    count = sum(not math.isnan(head.value) for head in norm.known)
+    if count == 0:
+        return "There is no score in this norm yet."
+    return (
+        f"Half of the {count} inputs keep their class under every change shorter than about {median.value:.3g} in the "
+        f"l{norm.name} norm, as estimated."
+    )

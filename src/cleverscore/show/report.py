@@ -1,0 +1,213 @@
+"""The report: a run as one HTML file that needs no network, no model and no data."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import cleverscore
+from cleverscore.errors import LoadError, StoreError
+from cleverscore.run.store import Store
+from cleverscore.run.study import StudyConfig, describe_run
+from cleverscore.show.columns import packed
+from cleverscore.show.explanations import Remark, headline, remarks
+from cleverscore.show.findings import Findings, NormFindings, findings
+from cleverscore.show.page import escape, fill
+from cleverscore.text import number
+
+PROGRAMS = ("common.js", "charts.js", "report.js")
+
+HOW_TO_READ = (
+    (
+        "Score",
+        "An estimate of the distance to the nearest input that the model classifies otherwise, in the units of the "
+        "inputs and in the norm that is named. Larger is more robust. Scores in different norms are different "
+        "questions and cannot be compared with each other.",
+    ),
+    (
+        "Interval",
+        "The statistical error of the estimate from sampling, at 95%. It is not a guarantee that the true distance "
+        "lies inside. An interval that reaches down to 0 says that the samples show no largest gradient.",
+    ),
+    (
+        "Nearest class",
+        "The class that the estimate says can be reached with the smallest change. The score is the smallest over all "
+        "classes that were looked at.",
+    ),
+    (
+        "Certificate, score, attack",
+        "A certificate is a proof: no smaller change alters the class. An attack is a witness: a change of that size "
+        "does. The score lies between the two where all is well. Where it does not, believe the proof and the witness.",
+    ),
+    (
+        "What a score does not promise",
+        "It is an estimate of a lower bound, not a proof. It cannot see through gradients that are masked: a model "
+        "whose gradients vanish or lie gets a high score and is not robust. It says nothing "
+        "beyond the radius of the ball.",
+    ),
+    (
+        "Fit and K-S p",
+        "The score rests on a reverse Weibull law fitted to the largest gradient norms of many blocks of samples. In "
+        "the Q-Q plot a good fit follows the line. A small K-S p speaks against the fit; a large one is weak "
+        "evidence for it.",
+    ),
+)
+
+
+def report_page(store: Store, *, live: str | None = None) -> str:
+    """The page of a run; `live` is the state that a page served while the run goes on compares with."""
+    found = findings(store)
+    config = found.config
+    title = f"{config.model}: robustness"
+    return fill(
+        "report.html",
+        programs=PROGRAMS,
+        live=live is not None,
+        title=escape(title),
+        model=escape(config.model),
+        subject=escape(describe_run(store)),
+        live_mark=", live" if live is not None else "",
+        headline="".join(map(_card, found.norms)),
+        remarks=_remarks(remarks(found), found),
+        how="".join(f"<div><h3>{escape(name)}</h3><p>{escape(words)}</p></div>" for name, words in HOW_TO_READ),
+        made=_made(found),
+        footer=footer(),
+        data=packed(found, {"live": live}),
+    )
+
+
+def footer() -> str:
+    """Who wrote a page, and when."""
+    now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    return escape(
+        f"Written by cleverscore {cleverscore.__version__} on {now}. This file is complete: it loads nothing from "
+        "anywhere."
+    )
+
+
+def write_report(store: Store, out: Path) -> int:
+    """Write the page of a run to a file; its size in bytes."""
+    if not store.done():
+        raise StoreError(f"{store.folder} holds no finished input yet, so there is nothing to report")
+    return write_page(report_page(store), out)
+
+
+def write_page(page: str, out: Path) -> int:
+    """Write a page to a file; its size in bytes."""
+    content = page.encode()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(content)
+    except OSError as error:
+        raise LoadError(f"{out} cannot be written: {error.strerror}") from error
+    return len(content)
+
+
+def _card(norm: NormFindings) -> str:
+    median = norm.median
+    values = [head.value for head in norm.known if not math.isnan(head.value)]
+    labelled = [head.correct for head in norm.known if head.correct is not None]
+    facts = [
+        ("inputs", str(len(values))),
+        ("smallest", number(min(values, default=math.nan), 3)),
+        ("largest", number(max(values, default=math.nan), 3)),
+        ("radius", f"{norm.radius:g}"),
+        ("classified correctly", _share(sum(labelled) / len(labelled) if labelled else math.nan, "unknown")),
+        ("certified above 0", _share(norm.certified_share)),
+        ("score above attack", _share(norm.violation_rate)),
+    ]
+    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
+    return (
+        f'<div class="card"><h3>l{escape(norm.name)} norm: median score</h3><p class="big">{number(median.value, 3)} '
+        f'<span class="interval">{number(median.low, 3)} to {number(median.high, 3)}</span></p>'
+        f'<p class="note">{escape(headline(norm))}</p><dl class="facts">{items}</dl></div>'
+    )
+
+
+def _share(value: float, unknown: str = "not asked for") -> str:
+    return unknown if math.isnan(value) else f"{value:.1%}"
+
+
+def _remarks(notes: Iterable[Remark], found: Findings) -> str:
+    parts = []
+    for note in notes:
+        places = {place: count for place, count in note.counts.items() if count}
+        where = ", ".join(f"l{found.norms[place].name}: {count}" for place, count in places.items())
+        buttons = "".join(
+            f'<button type="button" class="needs-program" data-norm="{place}" data-flag="{escape(str(note.flag))}">'
+            f"Show {count} in l{escape(found.norms[place].name)}</button>"
+            for place, count in places.items()
+        )
+        title = escape(f"{note.title} ({where})" if where else note.title)
+        parts.append(f'<details class="remark"><summary>{title}</summary><p>{escape(note.text)}</p>{buttons}</details>')
+    return "".join(parts) or '<p class="note">Nothing stood out: every fit ended well and no score was cut.</p>'
+
+
+def _made(found: Findings) -> str:
+    config, meta = found.config, found.meta
+    used = meta.get("used") or {}
+    rows: list[tuple[str, Any]] = [
+        ("model", config.model),
+        ("model fingerprint", config.model_fingerprint or "-"),
+        ("data", config.data),
+        ("data fingerprint", config.data_fingerprint or "-"),
+        ("inputs", "all" if config.inputs == "all" else ranges(config.inputs)),
+        ("misclassified inputs", "left out" if config.skip_misclassified else "kept, scored for the predicted class"),
+        ("norms", ", ".join(norm.name for norm in found.norms)),
+        ("targets", config.targets),
+        ("method", config.method),
+        ("radius", f"{found.norms[0].radius:g}" if found.norms else "-"),
+        ("blocks", f"{config.blocks} of {config.block_size} gradients"),
+        ("seed", config.seed),
+        ("tolerance", "none: all blocks for all targets" if config.tolerance is None else f"{config.tolerance:g}"),
+        ("budget", config.budget or "none"),
+        *((name, _plain(used[name])) for name in ("bounds", "mean", "std", "outputs", "inside") if name in used),
+        ("gradients", f"{sum(head.gradients for norm in found.norms for head in norm.known):,}"),
+        ("time", f"{sum(head.seconds for norm in found.norms for head in norm.known):,.0f} s of computing"),
+        ("versions", ", ".join(f"{name} {version}" for name, version in (meta.get("versions") or {}).items())),
+    ]
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>" for name, value in rows)
+    command = meta.get("command") or repeat_command(config)
+    return f'<dl class="made">{items}</dl><h3>To repeat it</h3><pre><code>{escape(str(command))}</code></pre>'
+
+
+def ranges(rows: str) -> str:
+    """Rows of the data with neighbours drawn together.
+
+    >>> ranges("0,1,2,3,7,9,10")
+    '0-3,7,9-10'
+    """
+    parts: list[list[int]] = []
+    for row in map(int, rows.split(",")):
+        if parts and row == parts[-1][1] + 1:
+            parts[-1][1] = row
+        else:
+            parts.append([row, row])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "none"
+    return ", ".join(f"{v:g}" for v in value) if isinstance(value, (list, tuple)) else str(value)
+
+
+def repeat_command(config: StudyConfig) -> str:
+    """The command line of a study, as far as its settings tell it."""
+    default = StudyConfig(config.model, config.data)
+    words = ["cleverscore", "score", config.model, config.data]
+    for norm in config.norms:
+        words += ["--norm", norm]
+    for name in ("targets", "radius", "blocks", "block_size", "seed", "method", "inside", "tolerance", "budget"):
+        value = getattr(config, name)
+        if value != getattr(default, name):
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    if config.inputs != "all":
+        words += ["--index", ranges(config.inputs)]
+    if config.skip_misclassified:
+        words.append("--skip-misclassified")
+    return shlex.join(words)

@@ -1,0 +1,20 @@
+"""The scores of a run with every column that is known of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cleverscore.run.bounding import stored_bracket
+from cleverscore.run.store import Store
+from cleverscore.run.study import stored_scores
+from cleverscore.score import Scores
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def stored_table(store: Store) -> tuple[Scores, pandas.DataFrame]:
+    """The scores of a run, and all its rows, with the columns of bounds where it has any."""
+    scores = stored_scores(store)
+    bracket = stored_bracket(store)
+    return scores, (scores if bracket is None else bracket).to_frame()

@@ -1,0 +1,73 @@
+"""Runs made of drawn numbers: everything that shows results can be tested without computing any gradient."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from cleverscore.run.store import Store
+from cleverscore.run.study import StudyConfig, versions
+from cleverscore.score import Evidence
+
+
+def made_run(
+    folder: Path,
+    *,
+    inputs: int = 12,
+    classes: int = 5,
+    norms: tuple[str, ...] = ("2", "inf"),
+    targets: str = "untargeted",
+    blocks: int = 40,
+    model: str = "made:model",
+    data: str = "made.npz",
+    names: list[str] | None = None,
+    pictures: bool = True,
+    factor: float = 1.0,
+    seed: int = 0,
+    noise_seed: int | None = None,
+    fingerprint: str = "",
+    **meta: Any,
+) -> Path:
+    """A run whose margins depend on `seed` and `factor`, and whose block maxima on `noise_seed`."""
+    config = StudyConfig(
+        model, data, norms, targets, blocks=blocks, block_size=8, seed=noise_seed or 0,
+        model_fingerprint=fingerprint or model, data_fingerprint="data",
+    )  # fmt: skip
+    content = {"config": asdict(config), "used": {"bounds": [0, 1]}, "versions": versions(), "command": None}
+    made = np.random.default_rng(seed)
+    noise = np.random.default_rng([seed, 1 if noise_seed is None else noise_seed])
+    with Store.create(folder, {**content, "class_names": names, "inputs": inputs, **meta}) as store:
+        store._connection.execute("PRAGMA synchronous = OFF")  # nothing here needs to survive a crash
+        for i in range(inputs):
+            predicted = int(made.integers(classes))
+            others = tuple(j for j in range(classes) if j != predicted)
+            others = others[:1] if targets == "runner_up" else others
+            margins = tuple(factor * made.uniform(1.0, 9.0, len(others)))
+            label = predicted if i % 7 else int((predicted + 1) % classes)
+            for norm in norms:
+                scale = 10.0 if norm == "2" else 200.0
+                maxima = tuple(scale * (1.0 - 0.2 * noise.weibull(3.0, blocks)) for _ in others)
+                count = len(others)
+                store.append(
+                    norm,
+                    Evidence(i, label, predicted, others, margins, maxima, (8,) * count, 0.1, ("all blocks",) * count),
+                )
+        if pictures:
+            rows, columns = np.mgrid[0:12, 0:12]
+            store.append_pictures(
+                {i: ((rows * (i + 1) + columns * 9) % 256).astype(np.uint8)[..., None] for i in range(inputs)}
+            )
+    return folder
+
+
+def with_bounds(frame: pd.DataFrame, *, attack: str = "cw") -> pd.DataFrame:
+    """The columns of attacks and certificates beside made scores: every fifth score lies above its attack."""
+    place = frame.input.to_numpy()
+    upper = frame.score * np.where(place % 5 == 0, 0.8, 1.7)
+    return frame.assign(
+        attack=attack, upper=np.where(place % 9 == 4, np.inf, upper), certified=frame.score * 0.4, consistent=True
+    )
