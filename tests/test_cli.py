@@ -256,8 +256,8 @@ def test_files_that_are_no_data_or_run_are_refused(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.sqlite").write_bytes(b"junk" * 1000)
     for arguments, words in (
-        (["score", "zoo:mnist-mlp", tmp_path / "bad.npz"], "cannot be read"),
-        (["score", "zoo:mnist-mlp", tmp_path / "data.txt"], "not an npz file"),
+        (["score", "zoo:mnist-mlp", tmp_path / "bad.npz"], "not an npz file that can be read"),
+        (["score", "zoo:mnist-mlp", tmp_path / "data.txt"], "give zoo:NAME"),
         (["show", tmp_path], "holds no run"),
         (["export", tmp_path / "absent"], "holds no run"),
         (["show", tmp_path / "broken"], "not a run that can be read"),
@@ -275,7 +275,7 @@ def test_a_newer_store_is_refused(full_run: tuple, tmp_path: Path) -> None:
 def test_interrupt_keeps_what_is_done_and_resumes(tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = ["score", "zoo:mnist-mlp", "zoo:mnist", "--targets", "runner_up", "--limit", "30", "--out", str(run)]
-    command += ["--blocks", "40", "--block-size", "64"]
+    command += ["--blocks", "40", "--block-size", "512"]
     with subprocess.Popen(
         [sys.executable, "-m", "cleverscore", *command],
         cwd=ROOT,

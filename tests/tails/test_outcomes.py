@@ -63,7 +63,8 @@ def test_no_end_reports_the_penalised_value() -> None:
 
 
 def test_every_outcome_is_tested_and_has_one_sentence_of_advice() -> None:
-    assert {outcome for _, outcome in CASES.values()} == set(FitOutcome)
+    ascents = {FitOutcome.ASCENDED, FitOutcome.NO_DIRECTION, FitOutcome.UNSETTLED}  # no fits: tests/test_sharp.py
+    assert {outcome for _, outcome in CASES.values()} == set(FitOutcome) - ascents
     for outcome in FitOutcome:
         assert outcome.advice.endswith(".")
         assert outcome.advice.count(". ") == 0
