@@ -159,7 +159,7 @@ class _Pending:
 
 
 @contextmanager
-def _pool(workers: int) -> Iterator[ThreadPoolExecutor]:
+def pool(workers: int) -> Iterator[ThreadPoolExecutor]:
     """Threads with one intra-operation thread each; what was set before is restored."""
     before = torch.get_num_threads()
     executor = ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1))
@@ -192,7 +192,7 @@ def sample(
     """
     pending = [_Pending(request) for request in requests]
     flow = _flow(requests, chunk_size)
-    with _pool(workers) as executor:
+    with pool(workers) as executor:
         running: dict[Future[tuple[dict[int, Array], float]], tuple[int, list[_Piece]]] = {}
         while True:
             while len(running) < 2 * workers and (upcoming := next(flow, None)) is not None:
