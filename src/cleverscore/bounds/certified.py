@@ -18,6 +18,7 @@ from cleverscore.bounds.lirpa import auto_lirpa_radii
 from cleverscore.bounds.questions import Asked, Floats
 from cleverscore.classifier import Classifier
 from cleverscore.errors import CertificateError, SettingError
+from cleverscore.gathering import checked_workers
 from cleverscore.subjects import Subject, prepare
 from cleverscore.targets import TargetsLike, takes_smallest, target_kind
 
@@ -63,6 +64,7 @@ def certify(
     labels: Sequence[int] | None = None,
     ids: Sequence[int] | None = None,
     seed: int = 0,
+    workers: int | None = None,
 ) -> Certificates:
     """Certified lower bounds of the distance to the nearest input of another class.
 
@@ -77,7 +79,7 @@ def certify(
     precision   relative, of the search for the radius.
     inside      "ball": the whole ball, so that the radius compares with a score. "box" (p = inf, crown): only points
                 of the ball inside the classifier's bounds, which gives larger radii for images near black and white.
-    labels, ids, seed   as for a score.
+    labels, ids, seed, workers   as for a score.
 
     >>> import torch
     >>> certificates = certify(Classifier(torch.nn.Linear(4, 3)), torch.rand(2, 4), p="inf")
@@ -88,7 +90,8 @@ def certify(
     p = parse_norm(p)
     _check(classifier, method, limit, precision, inside, p)
     subjects = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
-    asked = Asked(p, float(limit), float(precision), takes_smallest(target_kind(targets)), inside)
+    threads = checked_workers(classifier, workers)
+    asked = Asked(p, float(limit), float(precision), takes_smallest(target_kind(targets)), inside, threads)
     per_target = tuple(_RADII[method](classifier, subjects, asked))
     return Certificates(
         method=method,

@@ -116,6 +116,12 @@ class Bounder:
             intervals.append(interval)
         return lines
 
+    def prepare(self, q: float) -> None:
+        """Find the norms that every look needs; after this, looks may run side by side."""
+        for v in self.users:
+            if self.affine[v]:
+                self.norms(v, q)
+
     def norms(self, v: int, q: float) -> torch.Tensor:
         """||row||_q of every neuron of a node that is affine in the input, as a row (1, neurons)."""
         if (v, q) not in self._norms:

@@ -17,7 +17,9 @@ from cleverscore.bounds.search import Track, largest_radii
 from cleverscore.classifier import Classifier
 from cleverscore.subjects import Subject
 
-TOGETHER_NUMBERS = 2**22  # values of all layers for the inputs that are bounded at once: 32 MB in double precision
+# Values of all layers for the inputs that a thread bounds at once. Small networks want many inputs, so that calls are
+# few; the rows of large ones fill the cache with one.
+TOGETHER_NUMBERS = 2**18
 
 
 def crown_radii(classifier: Classifier, subjects: list[Subject], asked: Asked) -> list[Floats]:
@@ -51,6 +53,7 @@ def crown_radii(classifier: Classifier, subjects: list[Subject], asked: Asked) -
     rows = [objectives(subject, num_classes) for _, subject in pairs]
     box = classifier.bounds if asked.inside == "box" else None
 
+    @torch.no_grad()
     def look(some: list[int], radii: Floats) -> list[Floats]:
         which = [pairs[i][0] for i in some]
         counts = [len(rows[i]) for i in some]
@@ -59,9 +62,10 @@ def crown_radii(classifier: Classifier, subjects: list[Subject], asked: Asked) -
         bounds = bounder.margins(region, torch.cat([rows[i] for i in some]), owner) - hidden[which][owner]
         return [part.cpu().numpy() for part in torch.split(bounds, counts)]
 
+    if box is None:
+        bounder.prepare(dual_exponent(asked.p))
     together = max(1, TOGETHER_NUMBERS // sum(math.prod(node.shape) for node in exact.nodes))
-    with torch.no_grad():
-        largest_radii(tracks, look, together=together)
+    largest_radii(tracks, look, together=together, workers=asked.workers)
     if asked.smallest:
         return [np.maximum(track.best, track.low) for track in tracks]
     radii = [track.low for track in tracks]

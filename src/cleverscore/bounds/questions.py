@@ -27,6 +27,7 @@ class Asked:
     precision: float
     smallest: bool
     inside: str = "ball"
+    workers: int = 1
 
 
 def stacked(subjects: list[Subject]) -> torch.Tensor:

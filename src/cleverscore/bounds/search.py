@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cleverscore.bounds.questions import Floats
+from cleverscore.maxima import pool
 
 MOST_LOOKS = 60
 LOOSER = (
@@ -117,11 +118,26 @@ def _interpolated(points: list[tuple[float, float]]) -> float:
     return sum(y * math.prod(-other / (t - other) for other, _ in points if other != t) for t, y in points)
 
 
-def largest_radii(tracks: list[Track], look: Callable[[list[int], Floats], list[Floats]], *, together: int) -> None:
-    """Run searches to their end; `look` gives the bounds of some tracks (numbers) at a radius each."""
-    while waiting := [i for i, track in enumerate(tracks) if not track.done]:
-        for start in range(0, len(waiting), together):
-            some = waiting[start : start + together]
-            radii = np.array([tracks[i].next() for i in some])
-            for i, radius, bounds in zip(some, radii, look(some, radii), strict=True):
+def largest_radii(
+    tracks: list[Track], look: Callable[[list[int], Floats], list[Floats]], *, together: int, workers: int = 1
+) -> None:
+    """Run searches to their end, `together` at a time on each of some threads.
+
+    `look` gives the bounds of some tracks (numbers) at a radius each.
+    """
+
+    def run(some: list[int]) -> None:
+        while waiting := [i for i in some if not tracks[i].done]:
+            radii = np.array([tracks[i].next() for i in waiting])
+            for i, radius, bounds in zip(waiting, radii, look(waiting, radii), strict=True):
                 tracks[i].note(float(radius), bounds)
+
+    size = max(1, min(together, -(-len(tracks) // workers)))
+    groups = [list(range(start, min(start + size, len(tracks)))) for start in range(0, len(tracks), size)]
+    if workers == 1:
+        for group in groups:
+            run(group)
+        return
+    with pool(workers) as executor:
+        for _ in executor.map(run, groups):
+            pass
