@@ -7,7 +7,7 @@ DEV    := $(VENV)/.dev
 MNIST  ?= data/mnist
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench paper docs zoo clean
+.PHONY: help demo test browser lint format bench paper docs zoo clean
 
 help:  ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -27,8 +27,15 @@ $(DEV): $(READY)
 demo: $(READY)  ## set up, score ten shipped digits, write a table and plots to demo/
 	$(BIN)/cleverscore demo
 
-test: lint  ## set up, check style and types, run the whole test suite
+test: lint browser  ## set up, check style and types, run the whole test suite
 	$(BIN)/python -m pytest
+
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  echo "installing Chromium, in which the report is tested"; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null; \
+	else echo "no Chromium here: tests of the report in a browser are skipped (Debian: apt-get install chromium)"; fi
 
 lint: $(DEV)  ## check style (ruff) and types (mypy, strict)
 	$(BIN)/ruff format --check .
