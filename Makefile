@@ -24,7 +24,7 @@ $(DEV): $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
 	@touch $(DEV)
 
-demo: $(READY)  ## set up, score ten shipped digits, write a table and plots to demo/
+demo: $(READY)  ## set up, score ten shipped digits, write a table, plots and a report to demo/
 	$(BIN)/cleverscore demo
 
 test: lint browser  ## set up, check style and types, run the whole test suite
