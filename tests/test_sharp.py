@@ -13,9 +13,10 @@ from torch import nn
 
 import cleverscore as cs
 from cleverscore import reasons
-from cleverscore.ascent import largest_gradient_norms
+from cleverscore.ascent import Summit, largest_gradient_norms
 from cleverscore.score import COLUMNS
-from cleverscore.sharp import most_gradients
+from cleverscore.sharp import Search, most_gradients
+from cleverscore.subjects import Subject
 from cleverscore.truth import exact_local_lipschitz, exact_minimum_distortion
 from tests.helpers import PlaneReLU, affine, affine_distance
 from tests.test_cli import cleverscore, rows
@@ -165,6 +166,22 @@ def test_an_untargeted_score_races_its_targets() -> None:
             r.gradients for r in raced.rows if r.input == score.input and r.target_kind == "all"
         )
     assert "race: of 9 targets" in str(raced)
+
+
+def test_a_race_drops_by_the_stated_rule() -> None:
+    """More than twice the smallest after the gradient at the input, more than 1.2 times after the first climbs."""
+    x = torch.zeros(3, dtype=torch.float64)
+    subject = Subject(x, 0, None, 0, (1, 2, 3), (1.0, 1.9, 2.1))
+    search = Search(subject, np.ones(3), ball=cs.LpBall(2, 5.0), seed=0, race=True)
+    assert search.stopped == ["", "", reasons.LOST]
+    starts = search.starts()
+    norms = torch.tensor([2.0 if start.target == 0 else 3.0 for start in starts])
+    moved = torch.ones(len(starts), dtype=torch.bool)
+    search.add(starts, Summit(norms, torch.zeros(len(starts), 3), moved, 46))
+    assert search.scores[:2] == pytest.approx([1 / 2, 1.9 / 3]) and search.stopped[1] == reasons.LOST
+    assert search.active == [0] and search.profiles()[1].gradients == search.profiles()[0].gradients
+    patient = Search(subject, np.ones(3), ball=cs.LpBall(2, 5.0), seed=0, race=False)
+    assert patient.active == [0, 1, 2]
 
 
 def test_tolerance_and_budget_end_the_search() -> None:
