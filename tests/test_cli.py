@@ -275,7 +275,7 @@ def test_a_newer_store_is_refused(full_run: tuple, tmp_path: Path) -> None:
 def test_interrupt_keeps_what_is_done_and_resumes(tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = ["score", "zoo:mnist-mlp", "zoo:mnist", "--targets", "runner_up", "--limit", "30", "--out", str(run)]
-    command += ["--blocks", "40", "--block-size", "512"]
+    command += ["--blocks", "40", "--block-size", "256"]
     with subprocess.Popen(
         [sys.executable, "-m", "cleverscore", *command],
         cwd=ROOT,
@@ -283,6 +283,8 @@ def test_interrupt_keeps_what_is_done_and_resumes(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        # A suite in the background of a shell ignores interrupts, and its children would, too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
