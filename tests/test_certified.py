@@ -15,6 +15,7 @@ from torch.nn import functional
 import cleverscore as cs
 from cleverscore.bounds import relaxations
 from cleverscore.bounds.affine import Convolution
+from cleverscore.bounds.closed_forms import OneHiddenLayer
 from cleverscore.bounds.crown import Region
 from cleverscore.bounds.crown_radii import make_bounder
 from cleverscore.bounds.graph import trace
@@ -368,6 +369,28 @@ def test_local_lipschitz_of_one_unit_is_exact(p: float) -> None:
             rtol=1e-12,
         )
         assert found.radius[i] == pytest.approx(root, rel=1e-6)
+
+
+@pytest.mark.parametrize("p", NORMS)
+@pytest.mark.parametrize(
+    "activation", [nn.Softplus(beta=4.0), nn.Tanh(), nn.Sigmoid()], ids=["softplus", "tanh", "sigmoid"]
+)
+def test_local_lipschitz_bounds_every_gradient(p: float, activation: nn.Module) -> None:
+    """Units that look the same way with opposite signs: slopes cancel at some points of the ball, not at others."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 2), activation, nn.Linear(2, 2)).double()
+    model[0].weight.data[1] = model[0].weight.data[0]
+    model[0].bias.data = torch.tensor([0.0, 2.0], dtype=torch.float64)
+    model[2].weight.data = torch.tensor([[1.0, -1.0], [0.0, 0.0]], dtype=torch.float64)
+    q = {1.0: math.inf, 2.0: 2.0, math.inf: 1.0}[p]
+    hidden = OneHiddenLayer(trace(cs.Classifier(model), (3,), torch.float64), "model", q)
+    x = -model[0].weight.data[:1] / model[0].weight.data[0].square().sum()
+    for radius in (0.1, 1.0, 5.0):
+        points = x + radius * cs.LpBall(p, 1.0).offsets(dim=3, count=256, seed=0, input_id=0, block=0, tile=0).double()
+        points.requires_grad_(True)
+        (gradient,) = torch.autograd.grad(model(points)[:, 0].sum(), points)
+        bound = hidden.gradient(torch.tensor([1.0, -1.0], dtype=torch.float64), hidden.inside(x), radius)
+        assert float(torch.linalg.vector_norm(gradient, q, dim=1).max()) <= bound
 
 
 @pytest.mark.parametrize("p", NORMS)
