@@ -248,13 +248,14 @@ def race_check(work: Work, network: str, images: int) -> dict[str, Any]:
 
 
 def tables(result: dict[str, Any]) -> str:
-    lines = [
-        "<!-- written by: python -m benchmarks.sharp -->",
-        "Constants: L in a ball by ascent against a search with about 20 times the work.",
-        "",
-        "| network and inputs | norm | radius | L / norm at the input | RMSE | smallest ratio | gradients | cases |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    lines = ["<!-- written by: python -m benchmarks.sharp -->"]
+    if result["constants"]:
+        lines += [
+            "Constants: L in a ball by ascent against a search with about 20 times the work.",
+            "",
+            "| network and inputs | norm | radius | L / norm at the input | RMSE | smallest ratio | gradients | cases |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
     for row in result["constants"]:
         lines.append(
             f"| {row['network']} | {row['norm']} | {row['radius']:g} | {row['growth']:.2f} | {row['rmse']:.2%} | "
