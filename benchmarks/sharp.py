@@ -253,7 +253,7 @@ def tables(result: dict[str, Any]) -> str:
         lines += [
             "Constants: L in a ball by ascent against a search with about 20 times the work.",
             "",
-            "| network and inputs | norm | radius | L / norm at the input | RMSE | smallest ratio | gradients | cases |",
+            "| network, inputs | norm | radius | L / norm at the input | RMSE | smallest ratio | gradients | cases |",
             "|---|---|---|---|---|---|---|---|",
         ]
     for row in result["constants"]:
