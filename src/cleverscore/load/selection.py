@@ -52,6 +52,6 @@ def correct_rows(source: Source, classifier: Classifier, rows: list[int], limit:
 def predictions(classifier: Classifier, images: Images) -> torch.Tensor:
     """The predicted classes (n,) of inputs."""
     x = classifier.inputs(images)
-    classifier.check(x[:1])
+    classifier.check(x)
     with torch.no_grad():
         return torch.cat([classifier.logits(part).argmax(1) for part in torch.split(x, LOOKED_AT)]).cpu()

@@ -83,6 +83,8 @@ def named_labels(
     >>> named_labels(["owl", "cat", "owl"], None, "data")
     (array([1, 0, 1]), ('cat', 'owl'))
     """
+    if any(not isinstance(value, str) for value in values):  # pandas reads an empty cell as NaN
+        raise InputError(f"{where} has a row without a label")
     if known is not None and set(values) <= set(known):
         places = {name: place for place, name in reversed(list(enumerate(known)))}
         return np.array([places[value] for value in values], np.int64), tuple(known)

@@ -96,7 +96,7 @@ def describe(classifier: Classifier, data: Source | None) -> str:
         lines["classes"] = f"{probe.num_classes}{_names(classifier, data)}"
         lines["outputs"] = f"{classifier.outputs}, as they should be"
         lines |= _operations(classifier, x)
-        if data is not None and data.labels is not None:
+        if data is not None:
             lines["accuracy"] = _accuracy(classifier, data, probe.num_classes)
         lines |= _cost(classifier, x[:1])
     width = max(map(len, lines))
@@ -142,14 +142,16 @@ def _operations(classifier: Classifier, x: torch.Tensor) -> dict[str, str]:
 
 
 def _accuracy(classifier: Classifier, data: Source, classes: int) -> str:
-    assert data.labels is not None
-    if data.labels.max() >= classes:
+    if data.labels is not None and data.labels.max() >= classes:
         raise InputError(f"the data has the label {data.labels.max()}; the model has classes 0 to {classes - 1}")
     right = 0
     for start in range(0, data.count, READ_AT_ONCE):
         rows = range(start, min(start + READ_AT_ONCE, data.count))
         found = predictions(classifier, data.read(rows)).numpy()
-        right += int((found == data.labels[rows.start : rows.stop]).sum())
+        if data.labels is not None:
+            right += int((found == data.labels[rows.start : rows.stop]).sum())
+    if data.labels is None:
+        return f"unknown: no labels with the {data.count} inputs"
     return f"{right / data.count:.2%} of {data.count} inputs"
 
 
