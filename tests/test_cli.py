@@ -276,15 +276,17 @@ def test_interrupt_keeps_what_is_done_and_resumes(tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = ["score", "zoo:mnist-mlp", "zoo:mnist", "--targets", "runner_up", "--limit", "30", "--out", str(run)]
     command += ["--blocks", "40", "--block-size", "256"]
+    # A suite in the background of a shell ignores interrupts, and its children would, too.
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import cleverscore.cli as c; c.main()"
+    )
     with subprocess.Popen(
-        [sys.executable, "-m", "cleverscore", *command],
+        [sys.executable, "-c", program, *command],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        # A suite in the background of a shell ignores interrupts, and its children would, too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
