@@ -50,6 +50,7 @@ def arrow_source(folder: Path, preparation: Any, class_names: Sequence[str] | No
         if hasattr(preparation, "encode"):
             return array_source(preparation.encode(values.to_pylist()), labels, names)
         x = np.array(values.to_pylist())
+        x = x.astype(np.float32) if x.dtype == np.float64 and "float64" not in json.dumps(features[column]) else x
         return array_source(checked_inputs(x, where), labels, names)
 
 
