@@ -234,6 +234,17 @@ def test_a_report_of_an_unfinished_run_says_so(tmp_path: Path) -> None:
     assert "unfinished run" in text and "5 of 6 scores" in text
 
 
+def test_signs_of_masking_are_told_and_harmless_outcomes_are_not(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", inputs=3)
+    with Store.open(run) as store:
+        store.remember("signs", [{"kind": "clipped", "text": "logits <stand> still"}])
+        flat = np.full(40, 7.0).tobytes()
+        store._connection.execute("UPDATE maxima SET maxima = ? WHERE input = 1", (flat,))
+        text = report_page(store)
+    assert "sign of gradient masking: clipped" in text and "logits &lt;stand&gt; still" in text
+    assert "fit ended as constant" not in text
+
+
 def test_an_empty_run_has_no_report(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", inputs=0)
     with Store.open(run) as store, pytest.raises(StoreError, match="nothing to report"):
@@ -254,6 +265,16 @@ def test_a_real_run_keeps_pictures_command_and_fingerprints(tmp_path: Path) -> N
         assert words in text
     assert cleverscore("report", tmp_path / "none").returncode == 2
     assert cleverscore("report", run, "--out", "/proc/no/page.html").returncode == 2
+
+
+def test_a_sharp_run_shows_its_radial_profiles(browser: Browser, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = ["score", "zoo:mnist-mlp", "zoo:mnist", "--limit", 1, "--targets", "runner_up", "--method", "sharp"]
+    assert cleverscore(*command, "--out", run).returncode == 0
+    browser.open(page(run).as_uri())
+    browser.run("document.querySelector('.open').click()")
+    labels = browser.run("[...document.querySelectorAll('#detail svg')].map(e => e.getAttribute('aria-label'))")
+    assert "Largest gradient norm found within each radius" in labels[0] and browser.troubles() == []
 
 
 def test_thumbnails() -> None:

@@ -225,7 +225,11 @@ def run_score(
             sys.exit(INTERRUPTED)
         scores, bracket = stored_scores(store), stored_bracket(store)
         click.echo(str(scores if bracket is None else bracket))
-        for sign in stored_signs(study, store):
+        signs = stored_signs(study, store)
+        store.remember("signs", [{"kind": sign.kind, "text": str(sign)} for sign in signs])
+        if attacks or certificates:  # bounds can be added later: the command with them tells more
+            store.remember("command", _command())
+        for sign in signs:
             note(f"warning: {sign.kind}: {sign}")
     note(f"\n{time.perf_counter() - began:.1f} s; kept in {folder}")
     return scores

@@ -132,6 +132,14 @@ class Store:
         """What the run was made with: settings, model, data, versions."""
         return {key: json.loads(value) for key, value in self._connection.execute("SELECT key, value FROM meta")}
 
+    def remember(self, key: str, value: Any) -> None:
+        """Keep something about the run as a whole, in place of what was kept under this key."""
+        try:
+            with self._connection:
+                self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+        except sqlite3.Error as error:
+            raise StoreError(f"{key} cannot be written to {self.folder}: {error}") from error
+
     def append_pictures(self, pictures: Mapping[int, Picture]) -> None:
         """Keep small pictures of inputs; those that are there already stay."""
         rows = [(i, *picture.shape, zlib.compress(picture.tobytes())) for i, picture in pictures.items()]

@@ -27,6 +27,7 @@ class Remark:
     counts: Mapping[int, int] = field(default_factory=dict)
 
 
+HARMLESS = "nothing needs to be done."  # how the advice of an outcome ends that is no reason to worry
 _FLAGS = {
     "above_attack": (
         "score above the attack",
@@ -81,12 +82,14 @@ def remarks(found: Findings) -> list[Remark]:
             )
         )
     for sign in found.meta.get("signs") or []:
+        if sign.get("kind") == "above_attack":
+            continue  # counted below, from the bounds that the run has by now
         notes.append(Remark(f"sign of gradient masking: {sign.get('kind', '')}", str(sign.get("text", ""))))
     flags = [norm.flags() for norm in found.norms]
     for flag, (title, text) in _FLAGS.items():
         notes.append(Remark(title, text, flag, {k: int(marks[flag].sum()) for k, marks in enumerate(flags)}))
     for outcome in FitOutcome:
-        if outcome not in (FitOutcome.OK, FitOutcome.NOT_FINITE):
+        if outcome is not FitOutcome.NOT_FINITE and not outcome.advice.endswith(HARMLESS):
             counts = {k: sum(head.outcome is outcome for head in norm.known) for k, norm in enumerate(found.norms)}
             notes.append(Remark(f"fit ended as {outcome.value}", outcome.advice, f"outcome:{outcome.value}", counts))
     return [note for note in notes if note.flag is None or any(note.counts.values())]

@@ -150,6 +150,10 @@ def _remarks(notes: Iterable[Remark], found: Findings) -> str:
 def _made(found: Findings) -> str:
     config, meta = found.config, found.meta
     used = meta.get("used") or {}
+    sampling: list[tuple[str, Any]] = []
+    if any(len(head.maxima) for norm in found.norms for head in norm.known):  # a method that ascends draws none
+        tolerance = "none: all blocks for all targets" if config.tolerance is None else f"{config.tolerance:g}"
+        sampling = [("blocks", f"{config.blocks} of {config.block_size} gradients"), ("tolerance", tolerance)]
     rows: list[tuple[str, Any]] = [
         ("model", config.model),
         ("model fingerprint", config.model_fingerprint or "-"),
@@ -161,9 +165,8 @@ def _made(found: Findings) -> str:
         ("targets", config.targets),
         ("method", config.method),
         ("radius", f"{found.norms[0].radius:g}" if found.norms else "-"),
-        ("blocks", f"{config.blocks} of {config.block_size} gradients"),
+        *sampling,
         ("seed", config.seed),
-        ("tolerance", "none: all blocks for all targets" if config.tolerance is None else f"{config.tolerance:g}"),
         ("budget", config.budget or "none"),
         *((name, _plain(used[name])) for name in ("bounds", "mean", "std", "outputs", "inside") if name in used),
         ("gradients", f"{sum(head.gradients for norm in found.norms for head in norm.known):,}"),

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 def stored_table(store: Store) -> tuple[Scores, pandas.DataFrame]:
     """The scores of a run, and all its rows, with the columns of bounds where it has any."""
-    scores = stored_scores(store)
     bracket = stored_bracket(store)
-    return scores, (scores if bracket is None else bracket).to_frame()
+    if bracket is not None:
+        return bracket.scores, bracket.to_frame()
+    scores = stored_scores(store)
+    return scores, scores.to_frame()

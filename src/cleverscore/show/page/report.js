@@ -168,7 +168,7 @@ function startReport(doc, arrays) {
 
   function open(i) {
     const r = row(i), dialog = $("detail"), words = `input ${r.id}, classified as ${className(r.predicted)}`;
-    const facts = [["score", (r.capped ? "≥ " : "") + short(r.score)], ["95% interval", Number.isNaN(r.low) ? "–" : `${short(r.low)} to ${short(r.high)}`], ["nearest class", className(r.target)], ["margin", short(r.margin)], ["largest gradient norm", short(r.location)], ["K-S p", short(r.ks, 2)], ["fit", r.outcome], ["blocks", `${r.blocks}`]];
+    const facts = [["score", (r.capped ? "≥ " : "") + short(r.score)], ["95% interval", Number.isNaN(r.low) ? "–" : `${short(r.low)} to ${short(r.high)}`], ["nearest class", className(r.target)], ["margin", short(r.margin)], ["largest gradient norm", short(r.location)], ["K-S p", short(r.ks, 2)], ["fit", r.outcome], ["blocks", r.blocks ? `${r.blocks}` : "–"]];
     if (r.label >= 0) facts.splice(2, 0, ["label", className(r.label)]);
     if (!Number.isNaN(r.certified)) facts.push(["certified", short(r.certified)]);
     if (!Number.isNaN(r.upper)) facts.push(["attack", Number.isFinite(r.upper) ? `${short(r.upper)} (${r.attack})` : "none succeeded"]);
