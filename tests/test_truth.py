@@ -18,8 +18,11 @@ from cleverscore.truth import (
     exact_local_lipschitz,
     exact_minimum_distortion,
 )
+from cleverscore.truth.branching import cell, half_spaces, slope_bound
+from cleverscore.truth.distortion import SEARCH
 from cleverscore.truth.network import bounds, read
 from cleverscore.truth.polyhedra import nearest
+from cleverscore.truth.program import encode, slope_terms
 from tests.helpers import PlaneReLU, affine, affine_distance, exact_distortion, trained_relu_network
 
 NORMS = (1.0, 2.0, math.inf)
@@ -120,6 +123,17 @@ def test_program_and_branching_agree(p: float) -> None:
         assert constants[0].value == pytest.approx(constants[1].value, rel=3e-5)
 
 
+@pytest.mark.parametrize(("p", "search"), SEARCHES)
+def test_searches_need_no_good_start(p: float, search: str) -> None:
+    """From a ball twice too large, without the attack: the search itself finds the nearest point."""
+    classifier, x, labels = trained_relu_network()
+    exact = exact_distortion(3, p)
+    margin = read(classifier, x[3], p).margin(int(labels[3]), exact.target)
+    low, point = SEARCH[search](margin, 2.0 * exact.value, seconds=60.0)
+    assert point is not None and np.linalg.norm(point, p) == pytest.approx(exact.value, rel=3e-5)
+    assert low == pytest.approx(exact.value, rel=3e-5)
+
+
 @pytest.mark.parametrize("p", NORMS)
 def test_sampled_gradients_stay_below_the_exact_constant(p: float) -> None:
     classifier, x, labels = trained_relu_network()
@@ -197,6 +211,56 @@ def test_bounds_enclose_every_unit(p: float) -> None:
         assert np.all(z >= known.low[k] - 1e-9) and np.all(z <= known.high[k] + 1e-9)
         for (matrix, offset), sign in ((known.lower[k], 1.0), (known.upper[k], -1.0)):
             assert np.all(sign * (z - points @ matrix.T - offset) >= -1e-9)
+
+
+@pytest.mark.parametrize("p", NORMS)
+def test_half_spaces_hold_every_point_of_their_phases(p: float) -> None:
+    """Phases of a few units of a point, the others unknown: the point must satisfy what follows from them."""
+    classifier, x, labels = trained_relu_network()
+    network = read(classifier, x[0], p).margin(int(labels[0]), (int(labels[0]) + 1) % 5).at(1.0)
+    generator = np.random.default_rng(0)
+    for point in (
+        LpBall(p, 1.0).offsets(dim=network.dim, count=64, seed=1, input_id=0, block=0, tile=0).double().numpy()
+    ):
+        phases = tuple(
+            (phase * (generator.random(len(phase)) < 0.3)).astype(np.int8) for phase in network.phases(point)
+        )
+        known = bounds(network, phases)
+        rows, offsets = half_spaces(phases, known)
+        assert known.possible and np.all(rows @ point + offsets >= -1e-9)
+        margin, slope = network.layers(point[None])[-1][0, 0], cell(network, network.phases(point))[2]
+        assert known.low[-1][0] - 1e-9 <= margin <= known.high[-1][0] + 1e-9
+        assert np.linalg.norm(slope, dual_exponent(p)) <= slope_bound(network, known.phases) + 1e-9
+
+
+@pytest.mark.parametrize("p", [1.0, math.inf])
+def test_every_point_of_the_ball_solves_the_program(p: float) -> None:
+    """Outputs, phases and backward factors of true points satisfy every row: the program excludes nothing."""
+    classifier, x, labels = trained_relu_network()
+    network = read(classifier, x[0], p).margin(int(labels[0]), (int(labels[0]) + 1) % 5).at(1.0)
+    known = bounds(network)
+    encoding = encode(network, known)
+    places, constants, low, high = slope_terms(network, known, encoding)
+    program = encoding.program
+    for point in LpBall(p, 1.0).offsets(dim=network.dim, count=64, seed=2, input_id=0, block=0, tile=0).double():
+        d = point.numpy()
+        values = np.zeros(len(program.low))
+        values[encoding.inputs] = d if math.isinf(p) else np.r_[np.maximum(d, 0.0), np.maximum(-d, 0.0)]
+        hidden = network.layers(d[None])[:-1]
+        for z, outputs, phases in zip(hidden, encoding.outputs, encoding.phases, strict=True):
+            values[outputs[outputs >= 0]] = np.maximum(z[0], 0.0)[outputs >= 0]
+            values[phases[phases >= 0]] = (z[0] > 0.0)[phases >= 0]
+        last = network.weights[-1][0] * (hidden[1][0] > 0.0)
+        first = (last @ network.weights[1]) * (hidden[0][0] > 0.0)
+        # Factors of the last hidden layer come before those of the first one, unit by unit, where not constant.
+        free = encoding.phases[1] >= 0
+        values[places[places >= 0].min() - free.sum() : places[places >= 0].min()] = last[free]
+        values[places[places >= 0]] = first[places >= 0]
+        assert np.all(values >= np.array(program.low) - 1e-9) and np.all(values <= np.array(program.high) + 1e-9)
+        sums = np.array([row @ values[where] for where, row in program.rows])
+        assert np.all(sums >= np.array(program.floors) - 1e-9) and np.all(sums <= np.array(program.caps) + 1e-9)
+        assert np.all(first[places < 0] == pytest.approx(constants[places < 0]))
+        assert np.all(first >= low - 1e-9) and np.all(first <= high + 1e-9)
 
 
 @pytest.mark.parametrize("p", NORMS)

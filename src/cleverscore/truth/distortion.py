@@ -73,8 +73,7 @@ def exact_minimum_distortion(
     low = high
     for j in sorted(margins, key=lambda j: j != target):
         left = seconds - (time.perf_counter() - began)
-        find = _by_branching if search == BRANCHING else _by_program
-        proved, found = find(margins[j], high, seconds=left)
+        proved, found = SEARCH[search](margins[j], high, seconds=left)
         low = min(low, proved)
         if found is not None:
             high, point, target = float(np.linalg.norm(found, p)), found, j
@@ -126,3 +125,6 @@ def certified_radius(network: Network, high: float) -> float:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if bounds(network.at(middle)).low[-1][0] > 0.0 else (low, middle)
     return low
+
+
+SEARCH = {BRANCHING: _by_branching, PROGRAM: _by_program}
