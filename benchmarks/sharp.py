@@ -15,6 +15,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from torch import nn
 
 import cleverscore as cs
 from cleverscore.ascent import Climbs, climb, largest_gradient_norms, random_starts
+from cleverscore.gradients import margin_gradient_norms
 
 PAPER_POINTS = 500 * 1024
 SLICE = 10  # images per piece of work
@@ -85,45 +87,30 @@ def heavy(
     return best
 
 
-def constants(seeds: range, images: int) -> list[dict[str, Any]]:
-    rows = []
-    for kind in (trained, untrained):
-        for activation in (nn.Softplus, nn.ReLU):
-            for dim in (64, 784):
-                for p in (2.0, math.inf):
-                    radius = {2.0: {64: 2.0, 784: 4.0}[dim], math.inf: 0.25}[p]
-                    ratios, costs, growth = [], [], []
-                    for seed in seeds:
-                        classifier, x = kind(dim, activation, seed)
-                        top = classifier(x).topk(2, 1).indices.tolist()
-                        for i in range(images):
-                            ball = cs.LpBall(p, radius)
-                            found = largest_gradient_norms(
-                                classifier, x[i], predicted=top[i][0], targets=[top[i][1]], ball=ball, input_id=i
-                            )
-                            tiny = cs.LpBall(p, 1e-9 * radius)
-                            here = largest_gradient_norms(
-                                classifier, x[i], predicted=top[i][0], targets=[top[i][1]], ball=tiny, steps=0
-                            )
-                            best = max(heavy(classifier, x[i], *top[i], ball, i), found.norms[0])
-                            ratios.append(found.norms[0] / best)
-                            costs.append(found.gradients[0])
-                            growth.append(best / here.norms[0])
-                    ratios = np.array(ratios)
-                    rows.append(
-                        {
-                            "network": f"{kind.__name__} {activation.__name__} {dim}",
-                            "norm": "inf" if p > 2 else "2",
-                            "radius": radius,
-                            "growth": float(np.mean(growth)),
-                            "count": len(ratios),
-                            "rmse": float(np.sqrt(np.mean((ratios - 1) ** 2))),
-                            "worst": float(ratios.min()),
-                            "gradients": float(np.mean(costs)),
-                        }
-                    )
-                    print(rows[-1], flush=True)
-    return rows
+KINDS = {"trained": trained, "untrained": untrained}
+ACTIVATIONS: dict[str, type[nn.Module]] = {"softplus": nn.Softplus, "relu": nn.ReLU}
+
+
+def constants(kind: str, activation: str, dim: int, p: float, seeds: range, images: int) -> dict[str, Any]:
+    """How far L falls short of a heavy search on `images` inputs of one network per seed."""
+    radius = 0.25 if math.isinf(p) else {64: 2.0, 784: 4.0}[dim]
+    ratios, costs, growth = [], [], []
+    for seed in seeds:
+        classifier, x = KINDS[kind](dim, ACTIVATIONS[activation], seed)
+        top = classifier(x).topk(2, 1).indices.tolist()
+        for i in range(images):
+            classes, ball = {"predicted": top[i][0], "targets": [top[i][1]]}, cs.LpBall(p, radius)
+            found = largest_gradient_norms(classifier, x[i], ball=ball, input_id=i, **classes)
+            here = margin_gradient_norms(classifier, x[i : i + 1], q=ball.q, **classes).item()
+            best = max(heavy(classifier, x[i], *top[i], ball, i), found.norms[0])
+            ratios.append(found.norms[0] / best)
+            costs.append(found.gradients[0])
+            growth.append(best / here)
+    return {
+        "network": f"{kind} {activation} {dim}", "norm": "inf" if math.isinf(p) else "2", "radius": radius,
+        "growth": float(np.mean(growth)), "count": len(ratios), "worst": float(np.min(ratios)),
+        "rmse": float(np.sqrt(np.mean((np.array(ratios) - 1) ** 2))), "gradients": float(np.mean(costs)),
+    }  # fmt: skip
 
 
 def attacks(
@@ -161,16 +148,23 @@ def attacks(
     return [float(value) for value in best]
 
 
+class MissingPieceError(Exception):
+    """A piece that was not computed yet, where only kept ones are wanted."""
+
+
 class Work:
     """Pieces of work that are kept as JSON, so that a run can go on where it was interrupted."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, kept: bool = False) -> None:
         self.folder = folder
+        self.kept = kept
         folder.mkdir(parents=True, exist_ok=True)
 
     def piece(self, name: str, compute: Callable[[], Any]) -> Any:
         path = self.folder / f"{name}.json"
         if not path.exists():
+            if self.kept:
+                raise MissingPieceError(name)
             began = time.perf_counter()
             value = compute()
             path.write_text(json.dumps({"value": value, "seconds": time.perf_counter() - began}))
@@ -178,7 +172,7 @@ class Work:
         return json.loads(path.read_text())["value"]
 
 
-def mnist(work: Work, network: str, kind: str, p: float, images: int, paper_images: int) -> dict[str, Any]:
+def mnist(work: Work, network: str, kind: str, p: float, images: int, paper_images: int) -> dict[str, Any] | None:
     classifier = cs.load_model(f"zoo:{network}")
     data = torch.as_tensor(cs.load_data("zoo:mnist")[0])
     blocks, block_size = PAPER_BLOCKS[network]
@@ -199,15 +193,24 @@ def mnist(work: Work, network: str, kind: str, p: float, images: int, paper_imag
             order = classifier(x).argsort(1, descending=True)
             return attacks(classifier, x, order[:, 0], order[:, 1] if kind == "runner_up" else None, p)
 
-        sharp += work.piece(f"sharp-{name}", lambda scored=scored: scored("sharp"))
-        best += work.piece(f"attack-{name}", attacked)
-        if first < paper_images:
-            race = None if kind == "runner_up" else 0.0
-            found = work.piece(
-                f"paper-{name}",
-                lambda scored=scored, race=race: scored("paper", blocks=blocks, block_size=block_size, tolerance=race),
-            )
-            paper += [value for value, _ in found]
+        race = None if kind == "runner_up" else 0.0
+        try:
+            climbed = work.piece(f"sharp-{name}", lambda scored=scored: scored("sharp"))
+            hit = work.piece(f"attack-{name}", attacked)
+            if first < paper_images:
+                drawn = work.piece(
+                    f"paper-{name}",
+                    lambda scored=scored, race=race: scored(
+                        "paper", blocks=blocks, block_size=block_size, tolerance=race
+                    ),
+                )
+                paper += [value for value, _ in drawn]
+        except MissingPieceError:
+            break
+        sharp += climbed
+        best += hit
+    if not sharp:
+        return None
     values, gradients = np.array(sharp).T
     attack, sampled = np.array(best), np.array(paper)
     some = attack[: len(sampled)]
@@ -276,7 +279,10 @@ def tables(result: dict[str, Any]) -> str:
             f"{row['sharp_above']:.1%} | {row['paper_above']:.1%} | {row['gradients']:,.0f} | {row['fewer']:,.0f} |"
         )
     notes = sorted(
-        {(row["network"], row["targets"], row["paper_blocks"], row["paper_images"]) for row in result["mnist"]}
+        {
+            (f"{row['network']} l{row['norm']}", row["targets"], row["paper_blocks"], row["paper_images"])
+            for row in result["mnist"]
+        }
     )
     lines += [
         "",
@@ -302,16 +308,23 @@ def main() -> None:
     parser.add_argument(
         "--only", choices=["constants", "mnist-mlp", "mnist-cnn"], help="compute one part, write nothing"
     )
+    parser.add_argument("--kept", action="store_true", help="write what earlier runs kept in --work, compute nothing")
     parser.add_argument("--cnn-untargeted", type=int, default=100, help="images of the CNN's untargeted scores")
     parser.add_argument("--paper-untargeted", type=int, default=20, help="of them, with the paper's method on the CNN")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    work = Work(arguments.work / ("quick" if arguments.quick else "full"))
+    work = Work(arguments.work / ("quick" if arguments.quick else "full"), kept=arguments.kept)
     seeds, cases = (range(1), 2) if arguments.quick else (range(3), 4)
     images = 10 if arguments.quick else 100
     result: dict[str, Any] = {"constants": [], "mnist": [], "race": []}
     if arguments.only in (None, "constants"):
-        result["constants"] = work.piece("constants", lambda: constants(seeds, cases))
+        for kind, activation, dim, p in itertools.product(KINDS, ACTIVATIONS, (64, 784), (2.0, math.inf)):
+            with suppress(MissingPieceError):
+                row = work.piece(
+                    f"constants-{kind}-{activation}-{dim}-{p:g}",
+                    lambda case=(kind, activation, dim, p): constants(*case, seeds, cases),
+                )
+                result["constants"].append(row)
     for network in ("mnist-mlp", "mnist-cnn"):
         if arguments.only not in (None, network) or (arguments.quick and network == "mnist-cnn"):
             continue
@@ -320,8 +333,10 @@ def main() -> None:
             for p in (2.0, math.inf):
                 count = min(images, arguments.cnn_untargeted) if large and kind == "untargeted" else images
                 sampled = min(count, arguments.paper_untargeted) if large and kind == "untargeted" else count
-                result["mnist"].append(mnist(work, network, kind, p, count, sampled))
-        result["race"].append(race_check(work, network, (3 if large else 20) if not arguments.quick else 3))
+                row = mnist(work, network, kind, p, count, sampled)
+                result["mnist"] += [row] if row else []
+        with suppress(MissingPieceError):
+            result["race"].append(race_check(work, network, 3 if large or arguments.quick else 20))
     print(tables(result))
     if arguments.only is None:
         (arguments.out / "_sharp_benchmark.md").write_text(tables(result))
