@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from cleverscore.run.store import Store
+from cleverscore.run.store import Part, Store
 from cleverscore.run.study import StudyConfig, versions
 from cleverscore.score import Evidence
 
@@ -52,10 +54,10 @@ def made_run(
                 scale = 10.0 if norm == "2" else 200.0
                 maxima = tuple(scale * (1.0 - 0.2 * noise.weibull(3.0, blocks)) for _ in others)
                 count = len(others)
-                store.append(
-                    norm,
-                    Evidence(i, label, predicted, others, margins, maxima, (8,) * count, 0.1, ("all blocks",) * count),
+                item = Evidence(
+                    i, label, predicted, others, margins, maxima, (8,) * count, 0.1, ("all blocks",) * count
                 )
+                store.append([Part(norm, item)])
         if pictures:
             rows, columns = np.mgrid[0:12, 0:12]
             store.append_pictures(
@@ -71,3 +73,58 @@ def with_bounds(frame: pd.DataFrame, *, attack: str = "cw") -> pd.DataFrame:
     return frame.assign(
         attack=attack, upper=np.where(place % 9 == 4, np.inf, upper), certified=frame.score * 0.4, consistent=True
     )
+
+
+def in_old_format(run: Path, version: int) -> None:
+    """Rewrite a run as formats 1 (no bounds) and 2 had it: a row per target, no checksums."""
+    with Store.open(run) as store:
+        meta = store.meta
+        evidence = [(norm, item) for norm in ("1", "2", "inf") for item in store.evidence(norm)]
+    path = run / "run.sqlite"
+    path.unlink()
+    old = sqlite3.connect(path)
+    old.executescript(
+        """
+        CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+        CREATE TABLE profiles (
+            input INTEGER NOT NULL, norm TEXT NOT NULL, target INTEGER NOT NULL,
+            radii BLOB NOT NULL, norms BLOB NOT NULL, gradients INTEGER NOT NULL, outcome TEXT NOT NULL,
+            PRIMARY KEY (input, norm, target)
+        );
+        CREATE TABLE maxima (
+            input INTEGER NOT NULL, norm TEXT NOT NULL, target INTEGER NOT NULL, first_block INTEGER NOT NULL,
+            rank INTEGER NOT NULL, label INTEGER, predicted INTEGER NOT NULL, margin REAL NOT NULL,
+            block_size INTEGER NOT NULL, maxima BLOB NOT NULL, seconds REAL NOT NULL, stopped TEXT NOT NULL,
+            PRIMARY KEY (input, norm, target, first_block)
+        );
+        """
+    )
+    if version > 1:
+        old.executescript(
+            """
+            CREATE TABLE attacks (
+                input INTEGER NOT NULL, target INTEGER NOT NULL, attack TEXT NOT NULL, norm TEXT NOT NULL,
+                found INTEGER NOT NULL, distortion REAL NOT NULL, l1 REAL NOT NULL, l2 REAL NOT NULL,
+                linf REAL NOT NULL, seconds REAL NOT NULL, PRIMARY KEY (input, target, attack, norm)
+            );
+            CREATE TABLE certificates (
+                input INTEGER NOT NULL, target INTEGER NOT NULL, method TEXT NOT NULL, norm TEXT NOT NULL,
+                radius REAL NOT NULL, seconds REAL NOT NULL, PRIMARY KEY (input, target, method, norm)
+            );
+            """
+        )
+    old.executemany("INSERT INTO meta VALUES (?, ?)", [(key, json.dumps(value)) for key, value in meta.items()])
+    for norm, item in evidence:
+        for rank, target in enumerate(item.targets):
+            row = (
+                item.input_id, norm, target, 0, rank, item.label, item.predicted, item.margins[rank],
+                item.block_sizes[rank], item.maxima[rank].tobytes(), item.seconds, item.stopped[rank],
+            )  # fmt: skip
+            old.execute(f"INSERT INTO maxima VALUES ({', '.join('?' * 12)})", row)
+            if item.profiles:
+                profile = item.profiles[rank]
+                shape = (profile.radii.tobytes(), profile.norms.tobytes(), profile.gradients, profile.outcome)
+                old.execute("INSERT INTO profiles VALUES (?, ?, ?, ?, ?, ?, ?)", (item.input_id, norm, target, *shape))
+    old.execute(f"PRAGMA user_version = {version}")
+    old.commit()
+    old.close()

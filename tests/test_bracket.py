@@ -19,6 +19,7 @@ from cleverscore.bounds.evidence import Above, Below, aim, bracketed, checked_at
 from cleverscore.run.store import Store
 from cleverscore.score import COLUMNS as SCORE_COLUMNS
 from tests.helpers import affine_distance
+from tests.runs import in_old_format
 from tests.test_cli import cleverscore, rows
 
 FEW = {"blocks": 12, "block_size": 8}
@@ -198,7 +199,7 @@ def test_the_command_line_brackets_an_affine_model(attacked_run: tuple) -> None:
 def test_bounds_are_not_computed_twice(attacked_run: tuple) -> None:
     run, command = attacked_run
     cleverscore(*command, "--attack", "fmn:quick", "--certify", "crown")
-    with Store.open(run) as store:
+    with Store.open(run, write=True) as store:
         before = len(store.above())
         store._connection.execute("DELETE FROM attacks WHERE attack = 'fmn:quick' AND norm = '2' AND input = 1")
         store._connection.commit()
@@ -239,9 +240,7 @@ def test_a_run_without_bounds_tables_is_read_and_upgraded(tmp_path: Path, attack
     _, command = attacked_run
     command = [*command[:-1], tmp_path / "run"]
     first = cleverscore(*command)
-    with sqlite3.connect(tmp_path / "run" / "run.sqlite") as old:  # as the first format had it
-        old.executescript("DROP TABLE attacks; DROP TABLE certificates; PRAGMA user_version = 1;")
-    old.close()
+    in_old_format(tmp_path / "run", 1)
     assert cleverscore("show", tmp_path / "run").stdout == first.stdout
     with sqlite3.connect(tmp_path / "run" / "run.sqlite") as still:
         assert still.execute("PRAGMA user_version").fetchone() == (1,)  # reading changes nothing
@@ -249,7 +248,7 @@ def test_a_run_without_bounds_tables_is_read_and_upgraded(tmp_path: Path, attack
     added = cleverscore(*command, "--attack", "ddn:quick")
     assert added.returncode == 0 and "median gap" in added.stdout, added.stderr
     with Store.open(tmp_path / "run") as store:
-        assert store._version() == 2 and len(store.above()) == 3
+        assert store._connection.execute("PRAGMA user_version").fetchone() == (3,) and len(store.above()) == 3
 
 
 def test_masking_is_said_on_stderr_after_the_table(tmp_path: Path) -> None:

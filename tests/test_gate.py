@@ -57,8 +57,8 @@ def test_bad_input_is_exit_code_two(run: Path, tmp_path: Path) -> None:
 
 def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", inputs=3)
-    with Store.open(run) as store, store._connection:
-        store._connection.execute("DELETE FROM maxima WHERE input = 1")
+    with Store.open(run, write=True) as store, store._connection:
+        store._connection.execute("DELETE FROM parts WHERE input = 1")
     done = cleverscore("gate", run, "--min-score", 0)
     assert done.returncode == 2 and "not finished" in done.stderr
 
@@ -66,8 +66,8 @@ def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
 def test_violations_are_counted(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = findings_module.stored_table
 
-    def table(store: Store) -> tuple:
-        scores, frame = plain(store)
+    def table(store: Store, **options: bool) -> tuple:
+        scores, frame = plain(store, **options)
         return scores, with_bounds(frame)
 
     monkeypatch.setattr(findings_module, "stored_table", table)

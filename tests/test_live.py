@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cleverscore.errors import SettingError
-from cleverscore.run.store import Store
+from cleverscore.run.store import Part, Store
 from cleverscore.show.live import LiveServer
 from tests.browser import Browser
 from tests.runs import made_run
@@ -97,9 +97,8 @@ def test_the_page_follows_the_run(server: LiveServer, tmp_path: Path) -> None:
         browser.run(
             "document.forms.filters.sort.value = 'input'; document.forms.filters.dispatchEvent(new Event('input'))"
         )
-        with Store.open(server.report.run) as store:
-            for norm in ("2", "inf"):
-                store.append(norm, replace(store.evidence(norm)[0], input_id=9))
+        with Store.open(server.report.run, write=True) as store:
+            store.append([Part(norm, replace(store.evidence(norm)[0], input_id=9)) for norm in ("2", "inf")])
         browser.wait("document.getElementById('count')?.textContent.startsWith('4 of 4')")
         browser.wait("document.documentElement.dataset.ready === 'yes'")
         assert browser.run("document.forms.filters.sort.value") == "input"  # filters stay

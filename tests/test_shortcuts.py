@@ -13,7 +13,7 @@ import cleverscore as cs
 from cleverscore import gathering, reasons
 from cleverscore.balls import LpBall, dual_exponent
 from cleverscore.gradients import margin_gradient_norms
-from cleverscore.shortcuts import is_affine, reduced
+from cleverscore.shortcuts import Reduced, is_affine, reduced
 from cleverscore.sketches import sketched_norms
 from cleverscore.subjects import prepare
 
@@ -29,7 +29,7 @@ def narrow(hidden: int = 12) -> nn.Sequential:
 def norms(classifier: cs.Classifier, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch, plain: bool) -> np.ndarray:
     with monkeypatch.context() as patch:
         if plain:
-            patch.setattr(gathering, "reduced", lambda *same: same)
+            patch.setattr(gathering, "reduced", lambda classifier, shape, ball: Reduced(classifier, ball))
         scores = cs.clever(classifier, x, p=2, targets="runner_up", radius=2.0, blocks=2000, block_size=4)
     return scores[0].maxima
 
@@ -46,10 +46,10 @@ def test_a_narrow_first_layer_gives_the_same_law(preprocessing: dict, monkeypatc
 def test_the_reduced_network_is_the_same_function() -> None:
     classifier = cs.Classifier(narrow(), mean=[0.1, 0.2, 0.3], std=[0.5, 1.0, 0.25])
     x = torch.rand(5, 3, 4, 4)
-    subjects = prepare(classifier, x)
-    lesser, moved, ball = reduced(classifier, subjects, LpBall(2.0, 5.0))
-    assert moved[0].x.shape == (12,) and type(ball) is not LpBall
-    assert torch.allclose(lesser(torch.stack([s.x for s in moved])), classifier(x), atol=1e-5)
+    lesser = reduced(classifier, x[0].shape, LpBall(2.0, 5.0))
+    moved = [lesser.move(subject) for subject in prepare(classifier, x)]
+    assert moved[0].x.shape == (12,) and type(lesser.ball) is not LpBall
+    assert torch.allclose(lesser.classifier(torch.stack([s.x for s in moved])), classifier(x), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,7 @@ def test_the_reduced_network_is_the_same_function() -> None:
 )
 def test_where_it_does_not_hold_nothing_is_reduced(model: nn.Module, ball: LpBall) -> None:
     classifier = cs.Classifier(model, bounds=(0.0, 1.0))
-    subjects = prepare(classifier, torch.rand(2, 3, 4, 4))
-    assert reduced(classifier, subjects, ball)[0] is classifier
+    assert reduced(classifier, torch.Size([3, 4, 4]), ball).classifier is classifier
 
 
 def test_affine_networks_are_recognised() -> None:

@@ -164,6 +164,14 @@ class Classifier:
         if self.std is not None and bool((self.std <= 0).any()):
             raise SettingError(f"std={std}: every value must be positive")
 
+    def to(self, device: torch.device | str) -> Classifier:
+        """The same classifier on another device."""
+        moved = copy.copy(self)
+        moved.device = torch.device(device)
+        moved.module = copy.deepcopy(self.module).to(moved.device)
+        moved.mean, moved.std = (None if t is None else t.to(moved.device) for t in (self.mean, self.std))
+        return moved
+
     def __repr__(self) -> str:
         box = "no box" if self.bounds is None else f"box {self.bounds[0]:g} to {self.bounds[1]:g}"
         return f"<Classifier {self.name}, {box}, {self.outputs} on {self.device}>"

@@ -6,7 +6,8 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from cleverscore.cli_results import compare, gate, note, report
 from cleverscore.errors import CleverError
 
 if TYPE_CHECKING:
+    from cleverscore.run.shards import Executor
     from cleverscore.score import Scores
 
 INTERRUPTED = 130
@@ -156,7 +158,22 @@ def _classifier_options(
 @click.option("--correct-only", is_flag=True, help="Take inputs that the model gets right; --limit counts only those.")
 @click.option("--skip-misclassified", is_flag=True, help="Leave misclassified inputs out, as the paper does.")
 @click.option("--chunk-size", type=int, help="Points per forward pass.  [default: what memory allows]")
-@click.option("--workers", type=int, help="Threads.  [default: one per core]")
+@click.option("--workers", type=int, help="Threads, or actors with --executor ray.  [default: one per core]")
+@click.option(
+    "--executor",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Compute on this machine or on a Ray cluster; the scores are the same.",
+)
+@click.option("--processes", type=int, metavar="N", help="Compute in N processes of one thread instead of threads.")
+@click.option(
+    "--ray-address", metavar="ADDRESS", help="Cluster to use, such as auto or HOST:6379.  [default: a new one]"
+)
+@click.option("--ray-gpus", type=float, metavar="N", help="GPUs per actor.  [default: 1 where the cluster has any]")
+@click.option(
+    "--shard-seconds", type=float, default=20.0, show_default=True, help="About how long a piece of work takes."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory.  [default: runs/MODEL-HASH]")
 @click.option("--fresh", is_flag=True, help="Start over if the run directory holds a run.")
 @_model_options
@@ -175,17 +192,22 @@ def run_score(
     skip_misclassified: bool, chunk_size: int | None, workers: int | None, out: Path | None, fresh: bool,
     bounds: str | None = None, mean: str | None = None, std: str | None = None, outputs: str | None = None,
     device: str | None = None, allow_pickle: bool = False, correct_only: bool = False,
-    attacks: tuple[str, ...] = (), certificates: tuple[str, ...] = (), **settings: Any,
+    attacks: tuple[str, ...] = (), certificates: tuple[str, ...] = (), executor: str = "local",
+    processes: int | None = None, ray_address: str | None = None, ray_gpus: float | None = None,
+    shard_seconds: float = 20.0, **settings: Any,
 ) -> Scores:  # fmt: skip
     """What `score` does: check everything, then compute into the run directory, then print."""
+    from cleverscore.cost import total
     from cleverscore.load.data import open_data
     from cleverscore.load.models import load_model
     from cleverscore.load.selection import correct_rows, rows_of
     from cleverscore.progress import progress
     from cleverscore.run.bounding import Bounds, run_bounds, stored_bracket, stored_signs
+    from cleverscore.run.signals import stopping
     from cleverscore.run.study import Study, StudyConfig, fingerprint_model, stored_scores
 
-    classifier = load_model(model, **_classifier_options(bounds, mean, std, outputs, device, allow_pickle))
+    options = _classifier_options(bounds, mean, std, outputs, device, allow_pickle)
+    classifier = load_model(model, **options)
     source = open_data(data, classifier)
     rows = rows_of(index, source.count)
     rows = correct_rows(source, classifier, rows, limit) if correct_only else rows[:limit]
@@ -202,30 +224,56 @@ def run_score(
     )
     labels = None if source.labels is None else source.labels[rows]
     class_names = classifier.class_names or source.class_names
-    study = Study(config, classifier, source.read(rows), labels, rows, class_names=class_names)
+    recipe = (load_model, (model,), options)
+    study = Study(config, classifier, source.read(rows), labels, rows, class_names=class_names, recipe=recipe)
     bounds_wanted = Bounds(attacks, certificates)
     bounds_wanted.check(study)
     folder = out or Path("runs") / f"{_slug(model)}-{config.short_hash()}"
     with study.open_store(folder, fresh=fresh, command=_command()) as store:
-        pending = study.pending(store)
-        kept = len(study.subjects) * len(study.settings) - sum(map(len, pending.values()))
-        if kept:
-            note(f"resuming {folder}: {kept} of {len(study.subjects) * len(study.settings)} scores are there already")
-        if any(pending.values()):
+        for text in study.mended:
+            note(f"damaged and dropped, to be computed again: {text}")
+        missing = study.missing(store)
+        scores_in_all = len(study.subjects) * len(study.settings)
+        kept = scores_in_all - sum(map(len, missing.parts.values()))
+        if missing.covered:
+            note(f"resuming {folder}: {kept} of {scores_in_all} scores are there already")
+        threads = workers if executor == "local" else None
+        costs = study.costs(missing, chunk_size=chunk_size, workers=threads)
+        if costs:
             most = "at most " if config.tolerance is not None or config.budget else ""
-            cost = study.estimate(pending, chunk_size=chunk_size, workers=workers)
-            note(f"to do: {most}{cost}" + (f"; the budget is {config.budget}" if config.budget else ""))
+            note(
+                f"to do: {most}{total(list(costs.values()))}"
+                + (f"; the budget is {config.budget}" if config.budget else "")
+            )
         began = time.perf_counter()
-        try:
-            with progress(study.points(pending), next(iter(study.settings.values())).activity, lines=True) as on_points:
-                study.run(store, chunk_size=chunk_size, workers=workers, on_points=on_points)
-            run_bounds(study, store, bounds_wanted, on_inputs=lambda name, count: note(f"{name}: {count} more done"))
-        except KeyboardInterrupt:
-            note(f"\ninterrupted; {len(store.done())} scores are kept in {folder}; the same command resumes")
-            sys.exit(INTERRUPTED)
-        scores, bracket = stored_scores(store), stored_bracket(store)
+        ask = "\nfinishing the work that was begun; Ctrl-C again stops at once"
+        with (
+            stopping(lambda: note(ask)) as stop,
+            _executor(executor, processes, workers, ray_address, ray_gpus) as place,
+        ):
+            try:
+                activity = next(iter(study.settings.values())).activity
+                with progress(study.points(missing), activity, lines=True) as on_points:
+                    study.run(
+                        store, executor=place, chunk_size=chunk_size, workers=threads, shard_seconds=shard_seconds,
+                        costs=costs, on_points=on_points, stop=stop,
+                    )  # fmt: skip
+                run_bounds(
+                    study, store, bounds_wanted, on_inputs=lambda name, count: note(f"{name}: {count} more done"),
+                    stop=stop,
+                )  # fmt: skip
+            except KeyboardInterrupt:
+                stop.asked = True
+            if stop.asked:
+                note(
+                    f"\ninterrupted; {len(store.done())} of {scores_in_all} scores are complete in {folder}; the same "
+                    "command resumes"
+                )
+                sys.exit(INTERRUPTED)
+        scores = stored_scores(store)
+        bracket = stored_bracket(store, scores)
         click.echo(str(scores if bracket is None else bracket))
-        signs = stored_signs(study, store)
+        signs = stored_signs(study, store, scores)
         store.remember("signs", [{"kind": sign.kind, "text": str(sign)} for sign in signs])
         if attacks or certificates:  # bounds can be added later: the command with them tells more
             store.remember("command", _command())
@@ -233,6 +281,30 @@ def run_score(
             note(f"warning: {sign.kind}: {sign}")
     note(f"\n{time.perf_counter() - began:.1f} s; kept in {folder}")
     return scores
+
+
+@contextmanager
+def _executor(
+    name: str, processes: int | None, workers: int | None, address: str | None, gpus: float | None
+) -> Iterator[Executor]:
+    """Where shards are computed."""
+    from cleverscore.run.local import InProcess, Processes
+
+    if name == "ray":
+        if processes is not None:
+            raise click.UsageError("--processes is for --executor local; with ray say how many --workers")
+        from cleverscore.run.ray import Ray
+
+        cluster = Ray(address, workers=workers, num_gpus=gpus)
+        note(f"Ray: {cluster.slots} workers")
+        try:
+            yield cluster
+        finally:
+            cluster.close()
+        return
+    if address is not None or gpus is not None:
+        raise click.UsageError("--ray-address and --ray-gpus are for --executor ray")
+    yield InProcess() if processes is None else Processes(processes)
 
 
 def _command() -> str | None:
@@ -257,7 +329,8 @@ def show(run: Path, all_targets: bool) -> None:
     from cleverscore.score import Scores
 
     with Store.open(run) as store:
-        scores, bracket = stored_scores(store), stored_bracket(store)
+        scores = stored_scores(store, maxima=False)
+        bracket = stored_bracket(store, scores)
         note(describe_run(store))
     if not len(scores):
         note(f"{run} holds no finished input yet")

@@ -28,6 +28,7 @@ class Estimate:
 
     gradients   margin gradients: points times targets.
     memory      bytes for points, activations and gradients of all workers, weights and libraries left aside.
+    inputs      how many inputs; a part where some of an input's blocks are there already.
     """
 
     seconds: float
@@ -36,6 +37,7 @@ class Estimate:
     memory: int
     chunk_size: int
     workers: int
+    inputs: float = 1.0
 
     def __str__(self) -> str:
         return (
@@ -86,6 +88,17 @@ def estimate_for(
         memory=int(workers * chunk_size * need.total * (1 + BACKWARD_SHARE)),
         chunk_size=chunk_size,
         workers=workers,
+        inputs=len(subjects),
+    )
+
+
+def total(parts: Sequence[Estimate]) -> Estimate:
+    """What all parts together take."""
+    return replace(
+        parts[0],
+        seconds=sum(part.seconds for part in parts),
+        gradients=sum(part.gradients for part in parts),
+        points=sum(part.points for part in parts),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,7 +25,7 @@ from cleverscore.reasons import ALL_BLOCKS, BUDGET, EXACT
 from cleverscore.score import Evidence
 from cleverscore.settings import Settings
 from cleverscore.sharp import searches
-from cleverscore.shortcuts import is_affine, reduced
+from cleverscore.shortcuts import Reduced, is_affine, reduced
 from cleverscore.sketches import sketched_norms
 from cleverscore.subjects import Subject
 from cleverscore.tails import FitOutcome
@@ -51,15 +52,106 @@ def gather(
 
     account     what adaptive sampling pays from; default: the budget of the settings.
     """
-    workers = checked_workers(classifier, workers)
-    if is_affine(classifier):
-        yield from _affine(classifier, subjects, settings)
-        return
-    if settings.sharp:
-        yield from _sharp(classifier, subjects, settings, chunk_size=chunk_size, workers=workers, on_points=on_points)
-        return
-    plan = _Plan.make(classifier, subjects, settings, chunk_size=chunk_size, workers=workers, on_points=on_points)
-    yield from plan.race(account or Budget.parse(settings.budget)) if settings.adaptive else plan.all_blocks()
+    ready = Gatherer.make(
+        classifier, subjects[:CHECKED_INPUTS], settings, chunk_size=chunk_size, workers=workers, on_points=on_points
+    )
+    yield from ready.gather(subjects, account=account)
+
+
+@dataclass(frozen=True)
+class Gatherer:
+    """A classifier made ready for one norm: exact shortcuts taken, the faster form checked, the chunk size chosen.
+
+    It serves any inputs, in any order and any number of times, and gives the same numbers each time.
+    """
+
+    classifier: Classifier
+    settings: Settings
+    affine: bool
+    reduced: Reduced
+    chunk_size: int
+    workers: int
+    on_points: Callable[[int], None] | None = None
+
+    @classmethod
+    def make(
+        cls,
+        classifier: Classifier,
+        examples: Sequence[Subject],
+        settings: Settings,
+        *,
+        chunk_size: int | None = None,
+        workers: int | None = None,
+        on_points: Callable[[int], None] | None = None,
+    ) -> Gatherer:
+        """Prepare for inputs like the examples, on which faster forms of the network are checked."""
+        workers = checked_workers(classifier, workers)
+        if is_affine(classifier):
+            whole = Reduced(classifier, settings.ball)
+            return cls(classifier, settings, True, whole, chunk_size or 1, workers, on_points)
+        with _one_thread():  # a decomposition on several threads is not the same to the last bit on another machine
+            smaller = reduced(classifier, examples[0].x.shape, settings.ball)
+            moved = [smaller.move(subject) for subject in examples[:CHECKED_INPUTS]]
+        faster = tuned(smaller.classifier, torch.stack([subject.x for subject in moved]))
+        resolved = resolved_chunk_size(faster, moved[0].x, chunk_size, workers=workers)
+        if settings.sharp and chunk_size is None:
+            resolved = max(1, resolved // 2)  # the graph of a second derivative keeps about twice that of a first one
+        return cls(
+            classifier, settings, False, replace(smaller, classifier=faster), resolved, workers, on_points
+        )  # fmt: skip
+
+    def gather(self, subjects: Sequence[Subject], *, account: Budget | None = None) -> Iterator[tuple[int, Evidence]]:
+        """All evidence of the subjects: (position, evidence) as each is complete."""
+        if self.affine:
+            yield from _affine(self.classifier, subjects, self.settings)
+            return
+        budget = account or Budget.parse(self.settings.budget)
+        moved = self._moved(subjects)
+        if self.settings.sharp:
+            yield from self._sharp(moved, budget)
+            return
+        plan = self._plan(moved)
+        yield from plan.race(budget) if self.settings.adaptive else plan.all_blocks()
+
+    def blocks(self, tasks: Sequence[tuple[Subject, range]]) -> Iterator[tuple[int, BlockMaxima]]:
+        """Some blocks of each subject for all its targets: (position, maxima) as each task is complete."""
+        plan = self._plan(self._moved([subject for subject, _ in tasks]))
+        size = self.settings.block_size
+        requests = [plan.request(i, subject.targets, blocks, size) for i, (subject, blocks) in enumerate(tasks)]
+        yield from plan.draw(requests)
+
+    def _moved(self, subjects: Sequence[Subject]) -> list[Subject]:
+        with _one_thread():
+            return [self.reduced.move(subject) for subject in subjects]
+
+    def _plan(self, moved: Sequence[Subject]) -> _Plan:
+        small = self.reduced
+        draw = partial(
+            sample, small.classifier, chunk_size=self.chunk_size, workers=self.workers, on_points=self.on_points
+        )
+        return _Plan(small.classifier, moved, small.ball, self.settings, self.chunk_size, draw)
+
+    def _sharp(self, moved: Sequence[Subject], budget: Budget) -> Iterator[tuple[int, Evidence]]:
+        """Radial profiles by ascent."""
+        # The projection of an l2 ball onto a subspace is an l2 ball.
+        ball = LpBall(self.reduced.ball.p, self.reduced.ball.radius, self.reduced.ball.inside)
+        found = searches(
+            self.reduced.classifier, moved, ball=ball, seed=self.settings.seed, tolerance=self.settings.tolerance,
+            budget=budget, race=takes_smallest(target_kind(self.settings.targets)), chunk_size=self.chunk_size,
+            workers=self.workers, on_points=self.on_points,
+        )  # fmt: skip
+        for i, search in found:
+            yield i, _ascended(moved[i], search.profiles(), search.seconds, tuple(search.stopped))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def checked_workers(classifier: Classifier, workers: int | None) -> int:
@@ -100,33 +192,6 @@ def _flat_profile(radii: Array, norm: float) -> Profile:
     return Profile(radii, np.full(2, norm), 2, (outcome if np.isfinite(norm) else FitOutcome.NOT_FINITE).value)
 
 
-def _sharp(
-    classifier: Classifier,
-    subjects: Sequence[Subject],
-    settings: Settings,
-    *,
-    chunk_size: int | None,
-    workers: int,
-    on_points: Callable[[int], None] | None,
-) -> Iterator[tuple[int, Evidence]]:
-    """Radial profiles by ascent."""
-    smaller, moved, ball = reduced(classifier, list(subjects), settings.ball)
-    # The projection of an l2 ball onto a subspace is an l2 ball.
-    ball = LpBall(ball.p, ball.radius, ball.inside)
-    smaller = tuned(smaller, torch.stack([subject.x for subject in moved[:CHECKED_INPUTS]]))
-    if chunk_size is None:  # the graph of a second derivative keeps about twice what that of a first one does
-        chunk_size = max(1, resolved_chunk_size(smaller, moved[0].x, None, workers=workers) // 2)
-    else:
-        chunk_size = resolved_chunk_size(smaller, moved[0].x, chunk_size, workers=workers)
-    found = searches(
-        smaller, moved, ball=ball, seed=settings.seed, tolerance=settings.tolerance,
-        budget=Budget.parse(settings.budget), race=takes_smallest(target_kind(settings.targets)),
-        chunk_size=chunk_size, workers=workers, on_points=on_points,
-    )  # fmt: skip
-    for i, search in found:
-        yield i, _ascended(subjects[i], search.profiles(), search.seconds, tuple(search.stopped))
-
-
 def _ascended(subject: Subject, profiles: tuple[Profile, ...], seconds: float, stopped: tuple[str, ...]) -> Evidence:
     nothing = tuple(np.empty(0) for _ in subject.targets)
     return replace(_evidence(subject, nothing, (0,) * len(nothing), seconds, stopped), profiles=profiles)
@@ -158,23 +223,6 @@ class _Plan:
     settings: Settings
     chunk_size: int
     draw: Callable[[Sequence[Request]], Iterator[tuple[int, BlockMaxima]]]
-
-    @classmethod
-    def make(
-        cls,
-        classifier: Classifier,
-        subjects: Sequence[Subject],
-        settings: Settings,
-        *,
-        chunk_size: int | None,
-        workers: int,
-        on_points: Callable[[int], None] | None,
-    ) -> _Plan:
-        classifier, subjects, ball = reduced(classifier, list(subjects), settings.ball)
-        classifier = tuned(classifier, torch.stack([subject.x for subject in subjects[:CHECKED_INPUTS]]))
-        chunk_size = resolved_chunk_size(classifier, subjects[0].x, chunk_size, workers=workers)
-        draw = partial(sample, classifier, chunk_size=chunk_size, workers=workers, on_points=on_points)
-        return cls(classifier, subjects, ball, settings, chunk_size, draw)
 
     def request(self, position: int, targets: tuple[int, ...], blocks: range, block_size: int) -> Request:
         """Ask for blocks of one subject."""

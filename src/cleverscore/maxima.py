@@ -91,15 +91,27 @@ def _pieces(request: Request) -> Iterator[_Piece]:
             yield _Piece(block, tile, min(size, request.block_size - start))
 
 
+def blocks_together(chunk_size: int, block_size: int) -> int:
+    """Blocks that share items of work: as many as fill a chunk.
+
+    >>> blocks_together(256, 1024), blocks_together(256, 100)
+    (1, 3)
+    """
+    return max(1, -(-chunk_size // block_size))
+
+
 def _items(request: Request, chunk_size: int) -> Iterator[list[_Piece]]:
+    # Items end where the number of the next block is a multiple of `together`, wherever the request begins: a point
+    # then always meets the same others in a matrix product, and gradients are the same to the last bit.
+    together = blocks_together(chunk_size, request.block_size)
     item: list[_Piece] = []
     points = 0
     for piece in _pieces(request):
-        item.append(piece)
-        points += piece.count
-        if points >= chunk_size:
+        if item and (points >= chunk_size or (piece.tile == 0 and piece.block % together == 0)):
             yield item
             item, points = [], 0
+        item.append(piece)
+        points += piece.count
     if item:
         yield item
 

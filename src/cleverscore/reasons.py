@@ -9,6 +9,7 @@ EXACT = "constant gradient"
 SETTLED = "more starts change little"
 ALL_STARTS = "all starts"
 BUDGET = "budget used up"
+UNFINISHED = "unfinished"  # the run was interrupted; repeating it draws the rest
 DECIDED = "threshold is decided"
 LOST = "cannot be the smallest"
 SCOUTED = f"{LOST}, by a few points"

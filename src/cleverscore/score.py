@@ -64,6 +64,7 @@ class Evidence:
     stopped     per target, why no more blocks were drawn.
     profiles    per target, what an ascent found; then there are no blocks.
     slopes      per target, the gradient norm at the input, where the maxima are of curvatures (second-order scores).
+    counts      per target, how many maxima there are; given where the maxima themselves were left on disk.
     """
 
     input_id: int
@@ -77,6 +78,22 @@ class Evidence:
     stopped: tuple[str, ...]
     profiles: tuple[Profile, ...] = ()
     slopes: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.counts:
+            object.__setattr__(self, "counts", tuple(len(row) for row in self.maxima))
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What the maxima of one target say: the fit, the ends of the end-point's interval, and the K-S test."""
+
+    fit: TailFit
+    end_low: float
+    end_high: float
+    ks_statistic: float
+    ks_pvalue: float
 
 
 @dataclass(frozen=True)
@@ -94,6 +111,11 @@ class Rule:
     cap: bool = True
     level: float = 0.95
     looks: int = 1
+
+    @property
+    def estimator(self) -> str:
+        """The name under which fitted tails are kept: they are the same wherever it is."""
+        return f"{tails.ESTIMATOR}, penalty {self.penalty:g}, level {self.level:g}, {self.looks} looks"
 
     @property
     def limit(self) -> float:
@@ -160,76 +182,70 @@ class Score:
             self.input, self.label, self.predicted, self.correct, self.target, self.target_kind, self.method,
             norm_name(self.p), self.radius, self.margin, self.value, self.low, self.high, self.capped, self.lipschitz,
             fit.location, fit.scale, fit.shape, fit.sample_max, self.ks_statistic, self.ks_pvalue, fit.outcome.value,
-            len(self.maxima), self.block_size, self.gradients, self.seconds, self.stopped,
+            fit.blocks, self.block_size, self.gradients, self.seconds, self.stopped,
         )  # fmt: skip
         return dict(zip(COLUMNS, values, strict=True))
 
 
-def score_from(evidence: Sequence[Evidence], rule: Rule) -> Scores:
-    """Fit every (input, target) in batches of equal length and derive all scores.
-
-    An untargeted rule adds a row per input: the smallest score over its targets (Algorithm 2).
-    """
-    places = [(i, t) for i, item in enumerate(evidence) for t in range(len(item.targets))]
+def fit_tails(evidence: Sequence[Evidence], rule: Rule) -> list[list[Tail]]:
+    """Fit every (input, target) in batches of equal length; nothing for inputs with profiles."""
     by_length: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    made: dict[tuple[int, int], Score] = {}
-    for i, t in places:
-        if evidence[i].profiles:
-            made[i, t] = _sharp_score(evidence[i], t, rule)
-            continue
-        by_length[len(evidence[i].maxima[t])].append((i, t))
+    for i, item in enumerate(evidence):
+        for t in range(0 if item.profiles else len(item.targets)):
+            by_length[len(item.maxima[t])].append((i, t))
+    found: dict[tuple[int, int], Tail] = {}
     for group in by_length.values():
         maxima = np.stack([evidence[i].maxima[t] for i, t in group])
         fits = tails.fit(maxima, penalty=rule.penalty)
         intervals = tails.interval(maxima, fits, level=rule.level, looks=rule.looks)
         statistics, pvalues = tails.kolmogorov_smirnov(maxima, fits)
-        for row, (i, t) in enumerate(group):
-            made[i, t] = _score(
-                evidence[i], t, rule, fits[row], float(intervals.low[row]), float(intervals.high[row]),
-                float(statistics[row]), float(pvalues[row]), maxima[row],
-            )  # fmt: skip
+        columns = (intervals.low.tolist(), intervals.high.tolist(), statistics.tolist(), pvalues.tolist())
+        for row, (place, *numbers) in enumerate(zip(group, *columns, strict=True)):
+            found[place] = Tail(fits[row], *numbers)
+    return [[found[i, t] for t in range(0 if item.profiles else len(item.targets))] for i, item in enumerate(evidence)]
+
+
+def score_from(evidence: Sequence[Evidence], rule: Rule, known: Sequence[Sequence[Tail]] | None = None) -> Scores:
+    """Derive all scores; `known` holds the tails of the evidence where they were fitted before.
+
+    An untargeted rule adds a row per input: the smallest score over its targets (Algorithm 2).
+    """
     rows: list[Score] = []
     heads: list[Score] = []
-    for i, item in enumerate(evidence):
-        scores = [made[i, t] for t in range(len(item.targets))]
+    kind = "all" if takes_smallest(rule.target_kind) else rule.target_kind
+    for item, found in zip(evidence, fit_tails(evidence, rule) if known is None else known, strict=True):
+        scores = [
+            _sharp_score(item, t, rule, kind) if item.profiles else _score(item, t, rule, kind, found[t])
+            for t in range(len(item.targets))
+        ]
         smallest = _smallest(scores)
         if takes_smallest(rule.target_kind):
             smallest = replace(smallest, target_kind=rule.target_kind)
-            rows += [smallest, *(replace(score, target_kind="all") for score in scores)]
+            rows += [smallest, *scores]
         else:
             rows += scores
         heads.append(smallest)
     return Scores(tuple(rows), tuple(heads))
 
 
-def _score(
-    item: Evidence,
-    t: int,
-    rule: Rule,
-    fit: TailFit,
-    end_low: float,
-    end_high: float,
-    ks_statistic: float,
-    ks_pvalue: float,
-    maxima: Array,
-) -> Score:
-    margin = item.margins[t]
+def _score(item: Evidence, t: int, rule: Rule, kind: str, tail: Tail) -> Score:
+    margin, fit = item.margins[t], tail.fit
     limit = rule.limit
     if fit.outcome is FitOutcome.NOT_FINITE:
         value = low = high = lipschitz = math.nan
     else:
         lipschitz = fit.location
-        constants = np.array([lipschitz, end_high, end_low])
+        constants = (lipschitz, tail.end_high, tail.end_low)
         if item.slopes:
-            value, low, high = capped_root(margin, item.slopes[t], constants, limit).tolist()
+            value, low, high = capped_root(margin, item.slopes[t], np.array(constants), limit).tolist()
         else:
-            value, low, high = capped_ratio(margin, constants, limit).tolist()
+            value, low, high = (_one_capped_ratio(margin, constant, limit) for constant in constants)
     return Score(
         input=item.input_id,
         label=item.label,
         predicted=item.predicted,
         target=item.targets[t],
-        target_kind=rule.target_kind,
+        target_kind=kind,
         method=rule.method,
         p=rule.p,
         radius=rule.radius,
@@ -240,17 +256,17 @@ def _score(
         capped=value >= limit,
         lipschitz=lipschitz,
         fit=fit,
-        ks_statistic=ks_statistic,
-        ks_pvalue=ks_pvalue,
+        ks_statistic=tail.ks_statistic,
+        ks_pvalue=tail.ks_pvalue,
         block_size=item.block_sizes[t],
-        gradients=len(maxima) * item.block_sizes[t],
-        seconds=item.seconds * len(maxima) / max(1, sum(map(len, item.maxima))),
+        gradients=item.counts[t] * item.block_sizes[t],
+        seconds=item.seconds * item.counts[t] / max(1, sum(item.counts)),
         stopped=item.stopped[t],
-        maxima=maxima,
+        maxima=item.maxima[t],
     )
 
 
-def _sharp_score(item: Evidence, t: int, rule: Rule) -> Score:
+def _sharp_score(item: Evidence, t: int, rule: Rule, kind: str) -> Score:
     """The radius at which the integral of the profile reaches the margin."""
     profile, margin = item.profiles[t], item.margins[t]
     outcome = FitOutcome(profile.outcome)
@@ -268,7 +284,7 @@ def _sharp_score(item: Evidence, t: int, rule: Rule) -> Score:
     total = sum(other.gradients for other in item.profiles)
     return Score(
         input=item.input_id, label=item.label, predicted=item.predicted, target=item.targets[t],
-        target_kind=rule.target_kind, method=rule.method, p=rule.p, radius=rule.radius, margin=margin, value=value,
+        target_kind=kind, method=rule.method, p=rule.p, radius=rule.radius, margin=margin, value=value,
         low=math.nan, high=math.nan, capped=capped, lipschitz=lipschitz, fit=fit, ks_statistic=math.nan,
         ks_pvalue=math.nan, block_size=0, gradients=profile.gradients,
         seconds=item.seconds * profile.gradients / max(1, total), stopped=item.stopped[t], maxima=item.maxima[t],
@@ -288,6 +304,15 @@ def capped_ratio(margins: Array | float, constants: Array | float, limit: float)
     ratios = np.where(np.isnan(constants), np.nan, np.minimum(ratios, limit))
     scores: Array = np.where(margins <= 0.0, 0.0, ratios)
     return scores
+
+
+def _one_capped_ratio(margin: float, constant: float, limit: float) -> float:
+    """`capped_ratio` of plain numbers: a large run has hundreds of thousands of them."""
+    if margin <= 0.0:
+        return 0.0
+    if math.isnan(constant):
+        return math.nan
+    return min(margin / constant, limit) if constant > 0.0 else limit
 
 
 def capped_root(margin: float, slope: float, curvatures: Array, limit: float) -> Array:

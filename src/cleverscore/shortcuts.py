@@ -74,23 +74,37 @@ class ProjectedBall(LpBall):
         return Draw(torch.from_numpy(normal), torch.from_numpy((self.radius / np.sqrt(total)).astype(np.float32)))
 
 
-def reduced(classifier: Classifier, subjects: list[Subject], ball: LpBall) -> tuple[Classifier, list[Subject], LpBall]:
-    """Classifier, subjects and ball in the row space of the first layer, or all as they were."""
-    same = classifier, subjects, ball
+@dataclass(frozen=True)
+class Reduced:
+    """A classifier and a ball in the row space of the first layer, or as they were; `move` brings subjects there."""
+
+    classifier: Classifier
+    ball: LpBall
+    basis: torch.Tensor | None = None
+
+    def move(self, subject: Subject) -> Subject:
+        """The subject with its input in the coordinates of the classifier."""
+        if self.basis is None:
+            return subject
+        return replace(subject, x=(subject.x.flatten().double() @ self.basis).to(subject.x.dtype))
+
+
+def reduced(classifier: Classifier, shape: torch.Size, ball: LpBall) -> Reduced:
+    """Classifier and ball for inputs of a shape in the row space of the first layer, or as they were."""
+    same = Reduced(classifier, ball)
     if type(ball) is not LpBall or ball.p != 2.0 or ball.inside != "ball" or classifier.outputs != "logits":
         return same
     if classifier.transform is not None:  # it acts on inputs, not on their projections
         return same
     layers = layers_in_order(classifier.module)
     rest = list(dropwhile(lambda layer: type(layer) in _SHAPES, layers or ()))
-    dim = subjects[0].x.numel()
+    dim = shape.numel()
     if not rest or type(rest[0]) is not nn.Linear:
         return same
     first = rest[0]
     if first.in_features != dim or first.out_features > WORTHWHILE * dim:
         return same
     # The preprocessing is affine too: pull it into the first matrix by its action on the unit box.
-    shape = subjects[0].x.shape
     offset = classifier.standardised(torch.zeros(1, *shape, device=classifier.device, dtype=first.weight.dtype))
     slope = classifier.standardised(torch.ones(1, *shape, device=classifier.device, dtype=first.weight.dtype)) - offset
     weight = first.weight.double() * slope.flatten().double()
@@ -102,5 +116,4 @@ def reduced(classifier: Classifier, subjects: list[Subject], ball: LpBall) -> tu
         small.weight.copy_(s.T)
         small.bias.copy_(bias)
     lesser = Classifier(nn.Sequential(small, *rest[1:]), device=classifier.device, name=classifier.name)
-    moved = [replace(subject, x=(subject.x.flatten().double() @ q).to(first.weight.dtype)) for subject in subjects]
-    return lesser, moved, ProjectedBall(2.0, ball.radius, hidden=dim - first.out_features)
+    return Reduced(lesser, ProjectedBall(2.0, ball.radius, hidden=dim - first.out_features), q)

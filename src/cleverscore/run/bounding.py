@@ -18,8 +18,10 @@ from cleverscore.bounds.evidence import (
     run_certificates,
 )
 from cleverscore.bounds.masking import Sign
+from cleverscore.run.signals import Stop
 from cleverscore.run.store import Store
 from cleverscore.run.study import Study, stored_scores
+from cleverscore.score import Scores
 
 
 @dataclass(frozen=True)
@@ -42,30 +44,40 @@ class Bounds:
 
 
 def run_bounds(
-    study: Study, store: Store, bounds: Bounds, *, on_inputs: Callable[[str, int], None] | None = None
+    study: Study,
+    store: Store,
+    bounds: Bounds,
+    *,
+    on_inputs: Callable[[str, int], None] | None = None,
+    stop: Stop | None = None,
 ) -> None:
-    """Attack and certify the inputs whose scores are stored; `on_inputs` hears the name and the size of a batch."""
-    rows = bracketed(stored_scores(store))
+    """Attack and certify the inputs whose scores are complete; `on_inputs` hears the name and the size of a batch."""
+    if not (bounds.attacks or bounds.certificates):
+        return
+    rows = bracketed(stored_scores(store, maxima=False))
     images = {subject.input_id: subject.x for subject in study.subjects}
     done = {record.key for record in store.above()}
     proved = {record.key for record in store.below()}
     attacks = run_attacks(study.classifier, images, rows, bounds.attacks, seed=study.config.seed, done=done)
     proofs = (run_certificates(study.classifier, images, rows, method, done=proved) for method in bounds.certificates)
     batches: Iterator[Sequence[Above | Below]] = chain(attacks, *proofs)
+    if stop is not None and stop.asked:
+        return
     for batch in batches:
         store.append_bounds(batch)
         if on_inputs is not None:
             on_inputs(batch[0].name, len(batch))
+        if stop is not None and stop.asked:
+            return
 
 
-def stored_bracket(store: Store) -> Bracket | None:
-    """The bracket of a run, or None where no bound was asked for."""
+def stored_bracket(store: Store, scores: Scores) -> Bracket | None:
+    """The bracket of a run around its scores, or None where no bound was asked for."""
     above, below = store.above(), store.below()
-    return bracket_from(stored_scores(store), above, below) if above or below else None
+    return bracket_from(scores, above, below) if above or below else None
 
 
-def stored_signs(study: Study, store: Store) -> tuple[Sign, ...]:
+def stored_signs(study: Study, store: Store, scores: Scores) -> tuple[Sign, ...]:
     """Signs of gradient masking around the inputs of a run, and in its bracket."""
-    scores = stored_scores(store)
     images = {subject.input_id: subject.x for subject in study.subjects}
     return signs_of(study.classifier, images, bracket_from(scores, store.above(), store.below()))

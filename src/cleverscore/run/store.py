@@ -1,6 +1,10 @@
 """The run directory: one SQLite file in WAL mode with the settings, all block maxima and what attacks and proofs found.
 
-Scores are not stored: they follow from the maxima, so a better estimator can be applied to an old run.
+Scores follow from the maxima, so a better estimator can be applied to an old run; the tails that were fitted are kept
+beside them, with the name of the estimator, so that large runs open at once.
+
+Every row carries a checksum. A row that does not match it is never used: reading says so, and a run that is resumed
+computes it again.
 """
 
 from __future__ import annotations
@@ -9,12 +13,12 @@ import json
 import os
 import sqlite3
 import zlib
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import astuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
@@ -23,103 +27,156 @@ from cleverscore.balls import norm_name, parse_norm
 from cleverscore.bounds.evidence import Above, Below
 from cleverscore.errors import StoreError
 from cleverscore.profile import Profile
+from cleverscore.reasons import ALL_BLOCKS, UNFINISHED
+from cleverscore.run.lock import RunLock
 from cleverscore.run.thumbnails import Picture
-from cleverscore.score import Evidence
+from cleverscore.score import Evidence, Tail
+from cleverscore.tails import FitOutcome, TailFit
 
 Array = npt.NDArray[np.float64]
 
 FILE_NAME = "run.sqlite"
-SCHEMA_VERSION = 2  # 1 had no bounds; such a run is read as it is and upgraded when bounds are added to it
-SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE profiles (
-    input INTEGER NOT NULL, norm TEXT NOT NULL, target INTEGER NOT NULL,
-    radii BLOB NOT NULL, norms BLOB NOT NULL, gradients INTEGER NOT NULL, outcome TEXT NOT NULL,
-    PRIMARY KEY (input, norm, target)
-);
-CREATE TABLE maxima (
-    input INTEGER NOT NULL, norm TEXT NOT NULL, target INTEGER NOT NULL, first_block INTEGER NOT NULL,
-    rank INTEGER NOT NULL, label INTEGER, predicted INTEGER NOT NULL, margin REAL NOT NULL, block_size INTEGER NOT NULL,
-    maxima BLOB NOT NULL, seconds REAL NOT NULL, stopped TEXT NOT NULL,
-    PRIMARY KEY (input, norm, target, first_block)
-);
-"""
-# A target of -1 stands for any other class.
-BOUNDS_SCHEMA = """
-CREATE TABLE IF NOT EXISTS attacks (
-    input INTEGER NOT NULL, target INTEGER NOT NULL, attack TEXT NOT NULL, norm TEXT NOT NULL, found INTEGER NOT NULL,
-    distortion REAL NOT NULL, l1 REAL NOT NULL, l2 REAL NOT NULL, linf REAL NOT NULL, seconds REAL NOT NULL,
-    PRIMARY KEY (input, target, attack, norm)
-);
-CREATE TABLE IF NOT EXISTS certificates (
-    input INTEGER NOT NULL, target INTEGER NOT NULL, method TEXT NOT NULL, norm TEXT NOT NULL, radius REAL NOT NULL,
-    seconds REAL NOT NULL,
-    PRIMARY KEY (input, target, method, norm)
-);
-"""
+# 1 had no bounds, 2 no checksums and no parts; such runs are read from a copy in memory, and upgraded when written to.
+SCHEMA_VERSION = 3
+BALLAST = "run.ballast"  # given up when the disk is full, so that what is there can be closed and read
+BALLAST_BYTES = 2**19
+CHECKED_BYTES = 64 * 2**20  # a larger file is not checked as a whole by every reader
+BUSY_SECONDS = 30.0
+
+# The checksum in `crc` is that of the columns before it; block maxima have their own, so that a table of scores need
+# not read them. A target of -1 stands for any other class.
 ANY_CLASS = -1
-# Made when pictures come: runs of inputs that are no pictures, and older runs, have no such table.
-PICTURES_SCHEMA = """
-CREATE TABLE IF NOT EXISTS pictures (
-    input INTEGER PRIMARY KEY, height INTEGER NOT NULL, width INTEGER NOT NULL, channels INTEGER NOT NULL,
-    pixels BLOB NOT NULL
-)
-"""
+TABLES = {
+    "meta": "key TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER",
+    # Some blocks of an input, or all that there is of it, for all its targets.
+    "parts": (
+        "input INTEGER NOT NULL, norm TEXT NOT NULL, first_block INTEGER NOT NULL, whole INTEGER NOT NULL, "
+        "facts TEXT NOT NULL, crc INTEGER, maxima BLOB NOT NULL, blob_crc INTEGER, "
+        "PRIMARY KEY (input, norm, first_block)"
+    ),
+    "attacks": (
+        "input INTEGER NOT NULL, target INTEGER NOT NULL, attack TEXT NOT NULL, norm TEXT NOT NULL, "
+        "found INTEGER NOT NULL, distortion REAL NOT NULL, l1 REAL NOT NULL, l2 REAL NOT NULL, linf REAL NOT NULL, "
+        "seconds REAL NOT NULL, crc INTEGER, PRIMARY KEY (input, target, attack, norm)"
+    ),
+    "certificates": (
+        "input INTEGER NOT NULL, target INTEGER NOT NULL, method TEXT NOT NULL, norm TEXT NOT NULL, "
+        "radius REAL NOT NULL, seconds REAL NOT NULL, crc INTEGER, PRIMARY KEY (input, target, method, norm)"
+    ),
+    "pictures": (
+        "input INTEGER PRIMARY KEY, height INTEGER NOT NULL, width INTEGER NOT NULL, channels INTEGER NOT NULL, "
+        "pixels BLOB NOT NULL, crc INTEGER"
+    ),
+    # What was fitted for an input's targets, and by which estimator; it can be thrown away at any time.
+    "tails": (
+        "input INTEGER NOT NULL, norm TEXT NOT NULL, estimator TEXT NOT NULL, fits TEXT NOT NULL, crc INTEGER, "
+        "PRIMARY KEY (input, norm)"
+    ),
+    # One row per shard that was given to a worker; one without seconds was never finished.
+    "shards": "number INTEGER PRIMARY KEY, norm TEXT NOT NULL, content TEXT NOT NULL, seconds REAL, worker TEXT",
+}
+BOUNDS = {
+    "attacks": "input, target, attack, norm, found, distortion, l1, l2, linf, seconds",
+    "certificates": "input, target, method, norm, radius, seconds",
+}
+COLUMNS = {
+    "meta": "key, value",
+    "parts": "input, norm, first_block, whole, facts",
+    "pictures": "input, height, width, channels, pixels",
+    "tails": "input, norm, estimator, fits",
+    **BOUNDS,
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Blocks `first`, `first` + 1, ... of an input for all its targets, or with `whole` all that there is of it."""
+
+    norm: str
+    evidence: Evidence
+    first: int = 0
+    whole: bool = True
 
 
 class Store:
-    """A run directory, open for reading or for appending.
+    """A run directory, open for reading or, by one process at a time, for writing.
 
-    One transaction holds all targets of an (input, norm), so an input is there whole or not at all.
+    One transaction holds all that a shard computed, so a shard is there whole or not at all.
     """
 
-    def __init__(self, folder: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, folder: Path, connection: sqlite3.Connection, lock: RunLock | None = None) -> None:
         self.folder = folder
         self._connection = connection
+        self._lock = lock
 
     @classmethod
     def create(cls, folder: Path, meta: dict[str, Any]) -> Store:
-        """A new run; the folder may exist but holds no run yet."""
+        """A new run, open for writing; the folder may exist but holds no run yet."""
         path = folder / FILE_NAME
-        if path.exists():
-            raise StoreError(f"{folder} holds a run already")
+        lock = RunLock(folder)
         # Made under another name and then renamed, so that a reader never sees a store without its tables.
         new = path.with_suffix(f".new-{os.getpid()}")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            if path.exists():
+                raise StoreError(f"{folder} holds a run already")
             with closing(sqlite3.connect(new)) as connection, connection:
-                connection.executescript(SCHEMA + BOUNDS_SCHEMA)
+                for name, columns in TABLES.items():
+                    connection.execute(f"CREATE TABLE {name} ({columns})")
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-                connection.executemany("INSERT INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in meta.items()])
+                rows = [_sealed((key, json.dumps(value))) for key, value in meta.items()]
+                connection.executemany("INSERT INTO meta VALUES (?, ?, ?)", rows)
             new.replace(path)
-            connection = sqlite3.connect(path)
-            connection.execute("PRAGMA journal_mode = WAL")
+            return cls(folder, _writable(path), lock)
         except (OSError, sqlite3.Error) as error:
+            lock.release()
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
             raise StoreError(f"{folder} cannot be written: {error}") from error
-        return cls(folder, connection)
+        except StoreError:
+            lock.release()
+            raise
 
     @classmethod
-    def open(cls, folder: Path | str) -> Store:
-        """An existing run."""
+    def open(cls, folder: Path | str, *, write: bool = False) -> Store:
+        """An existing run; to be written to, it is locked, checked and brought to the present format."""
         folder = Path(folder)
         path = folder / FILE_NAME
         if not path.is_file():
             raise StoreError(
                 f"{folder} holds no run (no {FILE_NAME} in it); make one with: cleverscore score ... --out {folder}"
             )
+        lock = RunLock(folder) if write else None
+        connection = None
         try:
-            connection = sqlite3.connect(path)
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            connection.execute("SELECT count(*) FROM meta").fetchone()
-        except sqlite3.Error as error:
-            raise StoreError(f"{path} is not a run that can be read: {error}") from error
-        if version > SCHEMA_VERSION:
-            raise StoreError(f"{folder} was written by a newer cleverscore (format {version}); upgrade to read it")
-        return cls(folder, connection)
+            connection = _writable(path) if write else _readable(path)
+            version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+            if version > SCHEMA_VERSION:
+                raise StoreError(
+                    f"{folder} was written by a newer cleverscore (format {version}, this one knows up to "
+                    f"{SCHEMA_VERSION}); upgrade to use it"
+                )
+            _check(connection, path, thorough=write)
+            if version < SCHEMA_VERSION:
+                connection = connection if write else _copied(connection)
+                with connection:
+                    upgrade(connection, version)
+        except (sqlite3.Error, StoreError, ValueError) as error:
+            if connection is not None:
+                connection.close()
+            if lock is not None:
+                lock.release()
+            raise error if isinstance(error, StoreError) else _unreadable(path, error) from error
+        return cls(folder, connection, lock)
 
     def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
+        """Close the file and let others write."""
+        with suppress(sqlite3.Error):
+            self._connection.close()
+        if self._lock is not None:
+            with suppress(OSError):
+                (self.folder / BALLAST).unlink(missing_ok=True)
+            self._lock.release()
+            self._lock = None
 
     def __enter__(self) -> Store:
         return self
@@ -127,90 +184,148 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[sqlite3.Connection]:
+        """One transaction; a full disk gives up the ballast, so that the file can be closed and read."""
+        ballast = self.folder / BALLAST
+        try:
+            if self._lock is not None and not ballast.exists():
+                ballast.write_bytes(bytes(BALLAST_BYTES))
+            with self._connection:
+                yield self._connection
+        except (OSError, sqlite3.Error) as error:
+            with suppress(OSError):
+                ballast.unlink(missing_ok=True)
+            with suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            raise StoreError(
+                f"{what} cannot be written to {self.folder}: {error}; what was stored before is kept, and the same "
+                "command goes on from there"
+            ) from error
+
+    def _rows(self, table: str, rest: str = "", values: Sequence[Any] = (), more: str = "") -> Iterator[Any]:
+        """Rows of a table, each compared with its checksum; `more` names columns that the checksum does not cover."""
+        columns = COLUMNS[table]
+        width = columns.count(",") + 1
+        extra = f", {more}" if more else ""
+        try:
+            # The table itself and not its index: a row that only the index has lost would be lost silently.
+            query = f"SELECT {columns}, crc{extra} FROM {table} NOT INDEXED {rest}"
+            for row in self._connection.execute(query, values):
+                if row[width] is not None and row[width] != _crc(row[:width]):
+                    raise self._damaged(table, row[0])
+                yield (*row[:width], *row[width + 1 :])
+        except sqlite3.Error as error:
+            raise _unreadable(self.folder / FILE_NAME, error) from error
+
+    def _damaged(self, table: str, key: Any) -> StoreError:
+        what, way_out = f"the results of input {key}", "the command that made the run, given again, computes them anew"
+        if table == "meta":
+            what, way_out = f"the entry {key!r}", "restore a copy, or start over with --fresh"
+        return StoreError(
+            f"{self.folder / FILE_NAME} is damaged: {what} ({table}) do not match their checksum; {way_out}"
+        )
+
     @property
     def meta(self) -> dict[str, Any]:
         """What the run was made with: settings, model, data, versions."""
-        return {key: json.loads(value) for key, value in self._connection.execute("SELECT key, value FROM meta")}
+        return {key: json.loads(value) for key, value in self._rows("meta")}
 
     def remember(self, key: str, value: Any) -> None:
         """Keep something about the run as a whole, in place of what was kept under this key."""
-        try:
-            with self._connection:
-                self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
-        except sqlite3.Error as error:
-            raise StoreError(f"{key} cannot be written to {self.folder}: {error}") from error
+        with self._writing(key) as connection:
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", _sealed((key, json.dumps(value))))
+
+    def mend(self) -> list[str]:
+        """Drop rows that do not match their checksums, so that they are computed again; says which they were."""
+        dropped = []
+        with self._writing("repairs") as connection:
+            for table, columns in COLUMNS.items():
+                bad = [
+                    (row[0], row[1])
+                    for row in connection.execute(f"SELECT rowid, {columns}, crc FROM {table}")
+                    if row[-1] is not None and row[-1] != _crc(row[1:-1])
+                ]
+                if table == "parts":
+                    blobs = connection.execute("SELECT rowid, input, maxima, blob_crc FROM parts")
+                    bad += [(row[0], row[1]) for row in blobs if row[3] is not None and row[3] != zlib.crc32(row[2])]
+                if bad and table == "meta":
+                    raise self._damaged(table, bad[0][1])
+                for rowid, key in dict(bad).items():
+                    connection.execute(f"DELETE FROM {table} WHERE rowid = ?", (rowid,))
+                    dropped.append(f"{table} of input {key}")
+        return dropped
 
     def append_pictures(self, pictures: Mapping[int, Picture]) -> None:
         """Keep small pictures of inputs; those that are there already stay."""
-        rows = [(i, *picture.shape, zlib.compress(picture.tobytes())) for i, picture in pictures.items()]
-        if not rows:
-            return
-        try:
-            with self._connection:
-                self._connection.execute(PICTURES_SCHEMA)
-                self._connection.executemany("INSERT OR IGNORE INTO pictures VALUES (?, ?, ?, ?, ?)", rows)
-        except sqlite3.Error as error:
-            raise StoreError(f"pictures of inputs cannot be written to {self.folder}: {error}") from error
+        rows = [_sealed((i, *picture.shape, zlib.compress(picture.tobytes()))) for i, picture in pictures.items()]
+        if rows:
+            with self._writing("pictures of inputs") as connection:
+                connection.executemany("INSERT OR IGNORE INTO pictures VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def pictures(self) -> dict[int, Picture]:
         """Small pictures of the inputs, (height, width, channels) each."""
-        if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'pictures'").fetchone():
-            return {}
         return {
             row[0]: np.frombuffer(zlib.decompress(row[4]), np.uint8).reshape(row[1:4])
-            for row in self._connection.execute("SELECT * FROM pictures ORDER BY input")
+            for row in self._rows("pictures", "ORDER BY input")
         }
+
+    def pictured(self) -> set[int]:
+        """Inputs whose picture is kept."""
+        return {row[0] for row in self._connection.execute("SELECT input FROM pictures")}
+
+    def began(self, norm: str, content: str) -> int:
+        """Note that a shard was given to a worker; the number by which it is known."""
+        with self._writing("a new shard") as connection:
+            row = (norm, content)
+            return int(connection.execute("INSERT INTO shards (norm, content) VALUES (?, ?)", row).lastrowid or 0)
+
+    def append(
+        self, parts: Sequence[Part], *, shard: int | None = None, seconds: float = 0.0, worker: str = ""
+    ) -> None:
+        """Store the parts of a shard in one transaction."""
+        rows = [_part_row(part) for part in parts]
+        names = ", ".join(str(part.evidence.input_id) for part in parts)
+        with self._writing(f"results of input {names}") as connection:
+            connection.executemany("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            if shard is not None:
+                values = (seconds, worker, shard)
+                connection.execute("UPDATE shards SET seconds = ?, worker = ? WHERE number = ?", values)
+
+    def shards(self) -> list[tuple[int, str, str, float | None, str | None]]:
+        """All shards that were given to a worker: number, norm, content, and, if finished, seconds and worker."""
+        return list(self._connection.execute("SELECT number, norm, content, seconds, worker FROM shards"))
+
+    def covered(self) -> dict[tuple[int, str], list[range]]:
+        """Blocks that are stored, per input and norm; an input that is whole has blocks 0 to infinity."""
+        found: dict[tuple[int, str], list[range]] = {}
+        for input_id, norm, first, whole, facts in self._rows("parts", "ORDER BY input, norm, first_block"):
+            blocks = range(EVERYTHING) if whole else range(first, first + max(json.loads(facts)["counts"]))
+            found.setdefault((input_id, norm), []).append(blocks)
+        return found
 
     def done(self) -> set[tuple[int, str]]:
         """The (input, norm) pairs that are complete."""
-        return set(self._connection.execute("SELECT DISTINCT input, norm FROM maxima"))
+        wanted = self._blocks
+        return {key for key, ranges in self.covered().items() if sum(map(len, ranges)) >= wanted}
 
-    def append(self, norm: str, item: Evidence) -> None:
-        """Store one input's evidence in one transaction."""
-        rows = [
-            (
-                item.input_id, norm, target, 0, rank, item.label, item.predicted, item.margins[rank],
-                item.block_sizes[rank], _bytes(item.maxima[rank]), item.seconds,
-                item.stopped[rank],
-            )
-            for rank, target in enumerate(item.targets)
-        ]  # fmt: skip
-        profiles = [
-            (
-                item.input_id,
-                norm,
-                target,
-                _bytes(profile.radii),
-                _bytes(profile.norms),
-                profile.gradients,
-                profile.outcome,
-            )
-            for target, profile in zip(item.targets, item.profiles, strict=bool(item.profiles))
-        ]
-        try:
-            with self._connection:
-                self._connection.executemany(f"INSERT INTO maxima VALUES ({', '.join('?' * 12)})", rows)
-                if profiles:
-                    self._connection.executemany(f"INSERT INTO profiles VALUES ({', '.join('?' * 7)})", profiles)
-        except sqlite3.Error as error:
-            raise StoreError(f"results of input {item.input_id} cannot be written to {self.folder}: {error}") from error
+    @property
+    def _blocks(self) -> int:
+        config = self.meta.get("config", {})
+        return int(config.get("blocks", 0))
 
     def append_bounds(self, records: Sequence[Above | Below]) -> None:
         """Store what attacks or proofs found for a batch of inputs in one transaction."""
-        try:
-            with self._connection:
-                if self._version() < SCHEMA_VERSION:
-                    for statement in filter(str.strip, BOUNDS_SCHEMA.split(";")):
-                        self._connection.execute(statement)
-                    self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-                for record in records:
-                    name, *numbers = list(astuple(record))[2:]
-                    target = ANY_CLASS if record.target is None else record.target
-                    row = (record.input, target, name, norm_name(record.p), *numbers[1:])
-                    place = "attacks" if isinstance(record, Above) else "certificates"
-                    self._connection.execute(f"INSERT INTO {place} VALUES ({', '.join('?' * len(row))})", row)
-        except sqlite3.Error as error:
-            raise StoreError(f"bounds cannot be written to {self.folder}: {error}") from error
+        with self._writing("bounds") as connection:
+            for record in records:
+                name, _norm, *numbers = list(astuple(record))[2:]
+                if isinstance(record, Above):
+                    numbers[0] = int(numbers[0])
+                plain = [n if type(n) is int else float(n) for n in numbers]
+                target = ANY_CLASS if record.target is None else int(record.target)
+                row = _sealed((int(record.input), target, name, norm_name(record.p), *plain))
+                place = "attacks" if isinstance(record, Above) else "certificates"
+                connection.execute(f"INSERT INTO {place} VALUES ({', '.join('?' * len(row))})", row)
 
     def above(self) -> list[Above]:
         """All that attacks found."""
@@ -220,63 +335,200 @@ class Store:
         """All that was proved."""
         return [Below(*row) for row in self._bounds("certificates")]
 
-    def _version(self) -> int:
-        return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
-
     def _bounds(self, place: str) -> Iterator[tuple[Any, ...]]:
-        if self._version() < SCHEMA_VERSION:
-            return
-        for input_id, target, name, norm, *rest in self._connection.execute(f"SELECT * FROM {place} ORDER BY rowid"):
+        for input_id, target, name, norm, *rest in self._rows(place, "ORDER BY rowid"):
             yield input_id, None if target == ANY_CLASS else target, name, parse_norm(norm), *rest
 
-    def evidence(self, norm: str) -> list[Evidence]:
-        """All evidence for a norm, in the order of the inputs."""
-        cursor = self._connection.execute(
-            "SELECT input, label, predicted, target, margin, maxima, block_size, seconds, stopped FROM maxima "
-            "WHERE norm = ? ORDER BY input, rank",
-            (norm,),
-        )
-        grouped: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
-        for row in cursor:
-            grouped[row[0]].append(row)
-        profiles = self._profiles(norm)
-        return [_evidence(rows, profiles) for rows in grouped.values()]
+    def evidence(self, norm: str, *, maxima: bool = True, inputs: Collection[int] | None = None) -> list[Evidence]:
+        """The evidence for a norm, of all or some inputs, in their order; without `maxima` they stay on disk."""
+        wanted = self._blocks
+        chosen = "" if inputs is None else f"WHERE input IN ({', '.join(str(int(i)) for i in inputs)})"
+        # Rows of all norms are compared with their checksums: one that claims another norm may be a damaged one.
+        more = "CASE WHEN norm = ? THEN maxima END, blob_crc" if maxima else "NULL, NULL"
+        rest = f"{chosen} ORDER BY input, first_block"
+        merged: dict[int, list[tuple[bool, Evidence]]] = {}
+        for row in self._rows("parts", rest, (norm,) if maxima else (), more):
+            input_id, its_norm, _first, whole, text, blob, seal = row
+            if its_norm != norm:
+                continue
+            if blob is not None and seal is not None and seal != zlib.crc32(blob):
+                raise self._damaged("parts", input_id)
+            merged.setdefault(input_id, []).append((bool(whole), _evidence(input_id, text, blob)))
+        return [_merged(parts, wanted) for parts in merged.values()]
 
-    def _profiles(self, norm: str) -> dict[tuple[int, int], Profile]:
-        """What ascents found, per input and target; runs made before there was a method that ascends have no table."""
-        if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'profiles'").fetchone():
-            return {}
-        cursor = self._connection.execute(
-            "SELECT input, target, radii, norms, gradients, outcome FROM profiles WHERE norm = ?", (norm,)
-        )
-        return {
-            (row[0], row[1]): Profile(_floats(row[2]), _floats(row[3]), gradients=row[4], outcome=row[5])
-            for row in cursor
-        }
+    def append_tails(self, norm: str, estimator: str, found: Mapping[int, Sequence[Tail]]) -> None:
+        """Keep fitted tails, one per target of each input, in place of what was kept."""
+        rows = [
+            _sealed((input_id, norm, estimator, json.dumps([_numbers(tail) for tail in each])))
+            for input_id, each in found.items()
+        ]
+        with self._writing("fitted tails") as connection:
+            connection.executemany("INSERT OR REPLACE INTO tails VALUES (?, ?, ?, ?, ?)", rows)
+
+    def tails(self, norm: str, estimator: str) -> dict[int, list[Tail]]:
+        """Tails that this estimator fitted, per input."""
+        rows = self._rows("tails", "WHERE norm = ? AND estimator = ?", (norm, estimator))
+        return {row[0]: [_tail(numbers) for numbers in json.loads(row[3])] for row in rows}
 
 
-def _bytes(values: Array) -> bytes:
-    return np.ascontiguousarray(values, "<f8").tobytes()
+EVERYTHING = 2**62  # more blocks than anybody draws
+
+
+def _readable(path: Path) -> sqlite3.Connection:
+    """Open for reading, beside a writer or in a folder where nothing may be written."""
+    address = f"file:{quote(str(path.resolve()))}?mode=ro"
+    connection = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        if path.with_name(path.name + "-wal").exists():
+            raise
+        # A folder without write permission cannot hold the files that readers share with a writer, and needs none.
+        connection = sqlite3.connect(f"{address}&immutable=1", uri=True)
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    return connection
+
+
+def _writable(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS)
+    connection.execute("PRAGMA journal_mode = WAL")
+    return connection
+
+
+def _copied(connection: sqlite3.Connection) -> sqlite3.Connection:
+    memory = sqlite3.connect(":memory:")
+    connection.backup(memory)
+    connection.close()
+    return memory
+
+
+def _check(connection: sqlite3.Connection, path: Path, *, thorough: bool) -> None:
+    """Refuse a file whose structure is damaged; checksums of rows are looked at as they are read."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+        raise _unreadable(path, "it has no such tables")
+    if thorough or path.stat().st_size <= CHECKED_BYTES:
+        found = connection.execute(f"PRAGMA {'integrity_check' if thorough else 'quick_check'}(1)").fetchone()[0]
+        if found != "ok":
+            raise _unreadable(path, found)
+
+
+def _unreadable(path: Path, error: object) -> StoreError:
+    return StoreError(
+        f"{path} is not a run that can be read ({error}): if it was one, restore a copy of it, or start over with "
+        "--fresh"
+    )
+
+
+def upgrade(connection: sqlite3.Connection, version: int) -> None:
+    """Bring an older run to the present format: rows per target become parts, tables get their checksums."""
+    there = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    for name, columns in TABLES.items():
+        if name not in there:
+            connection.execute(f"CREATE TABLE {name} ({columns})")
+        elif name != "shards":
+            connection.execute(f"ALTER TABLE {name} ADD COLUMN crc INTEGER")
+    profiles: dict[tuple[int, str, int], Profile] = {}
+    if "profiles" in there:
+        for *place, radii, norms, gradients, outcome in connection.execute("SELECT * FROM profiles"):
+            profiles[place[0], place[1], place[2]] = Profile(_floats(radii), _floats(norms), gradients, outcome)
+    inputs: dict[tuple[int, str], list[tuple[Any, ...]]] = {}
+    for row in connection.execute("SELECT * FROM maxima ORDER BY input, norm, rank"):
+        inputs.setdefault((row[0], row[1]), []).append(row)
+    for (input_id, norm), rows in inputs.items():
+        targets = tuple(row[2] for row in rows)
+        evidence = Evidence(
+            input_id=input_id, label=rows[0][5], predicted=rows[0][6], targets=targets,
+            margins=tuple(row[7] for row in rows), maxima=tuple(_floats(row[9]) for row in rows),
+            block_sizes=tuple(row[8] for row in rows), seconds=rows[0][10], stopped=tuple(row[11] for row in rows),
+            profiles=tuple(profiles[input_id, norm, t] for t in targets if (input_id, norm, t) in profiles),
+        )  # fmt: skip
+        connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", _part_row(Part(norm, evidence)))
+    for name in ("maxima", "profiles"):
+        connection.execute(f"DROP TABLE IF EXISTS {name}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _crc(row: Sequence[Any]) -> int:
+    return zlib.crc32(repr(tuple(row)).encode())
+
+
+def _sealed(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A row with its checksum behind it; numbers are as SQLite will give them back."""
+    return (*row, _crc(row))
+
+
+def _part_row(part: Part) -> tuple[Any, ...]:
+    item = part.evidence
+    facts: dict[str, Any] = {
+        "label": item.label,
+        "predicted": item.predicted,
+        "targets": item.targets,
+        "margins": item.margins,
+        "block_sizes": item.block_sizes,
+        "counts": item.counts,
+        "seconds": item.seconds,
+        "stopped": item.stopped,
+    }
+    if item.profiles:
+        facts["profiles"] = [(p.radii.tolist(), p.norms.tolist(), p.gradients, p.outcome) for p in item.profiles]
+    blob = np.concatenate([np.empty(0), *item.maxima]).astype("<f8").tobytes()
+    text = json.dumps(facts)
+    return *_sealed((item.input_id, part.norm, part.first, int(part.whole), text)), blob, zlib.crc32(blob)
+
+
+def _evidence(input_id: int, text: str, blob: bytes | None) -> Evidence:
+    facts = json.loads(text)
+    counts = tuple(facts["counts"])
+    if blob is None:
+        maxima: tuple[Array, ...] = tuple(np.empty(0) for _ in counts)
+    else:
+        maxima = tuple(np.split(_floats(blob), np.cumsum(counts)[:-1]))
+    return Evidence(
+        input_id=input_id,
+        label=facts["label"],
+        predicted=facts["predicted"],
+        targets=tuple(facts["targets"]),
+        margins=tuple(facts["margins"]),
+        maxima=maxima,
+        block_sizes=tuple(facts["block_sizes"]),
+        seconds=facts["seconds"],
+        stopped=tuple(facts["stopped"]),
+        profiles=tuple(
+            Profile(np.array(radii), np.array(norms), gradients, outcome)
+            for radii, norms, gradients, outcome in facts.get("profiles", ())
+        ),
+        counts=counts,
+    )
+
+
+def _merged(parts: Sequence[tuple[bool, Evidence]], wanted: int) -> Evidence:
+    """The parts of an input as one; blocks are alike, so it does not matter which of them are there."""
+    whole, first = parts[0]
+    if whole:
+        return first
+    counts = tuple(map(sum, zip(*(part.counts for _, part in parts), strict=True)))
+    reason = ALL_BLOCKS if counts[0] >= wanted else UNFINISHED
+    return replace(
+        first,
+        maxima=tuple(map(np.concatenate, zip(*(part.maxima for _, part in parts), strict=True))),
+        seconds=sum(part.seconds for _, part in parts),
+        stopped=(reason,) * len(counts),
+        counts=counts,
+    )
 
 
 def _floats(blob: bytes) -> Array:
     return np.frombuffer(blob, "<f8").astype(np.float64)
 
 
-def _evidence(rows: list[tuple[Any, ...]], profiles: dict[tuple[int, int], Profile]) -> Evidence:
-    def column(position: int) -> Iterable[Any]:
-        return (row[position] for row in rows)
+def _numbers(tail: Tail) -> list[Any]:
+    fit = tail.fit
+    return [
+        fit.location, fit.scale, fit.shape, fit.log_likelihood, fit.sample_max, fit.outcome.value, fit.penalty,
+        fit.blocks, tail.end_low, tail.end_high, tail.ks_statistic, tail.ks_pvalue,
+    ]  # fmt: skip
 
-    first = rows[0]
-    return Evidence(
-        input_id=first[0],
-        label=first[1],
-        predicted=first[2],
-        targets=tuple(column(3)),
-        margins=tuple(column(4)),
-        maxima=tuple(map(_floats, column(5))),
-        block_sizes=tuple(column(6)),
-        seconds=first[7],
-        stopped=tuple(column(8)),
-        profiles=tuple(profiles[first[0], target] for target in column(3) if (first[0], target) in profiles),
-    )
+
+def _tail(numbers: Sequence[Any]) -> Tail:
+    location, scale, shape, likelihood, largest, outcome, penalty, blocks, *rest = numbers
+    return Tail(TailFit(location, scale, shape, likelihood, largest, FitOutcome(outcome), penalty, blocks), *rest)

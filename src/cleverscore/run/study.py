@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import platform
 import re
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,16 +22,26 @@ import torch
 
 import cleverscore
 from cleverscore.balls import norm_name, parse_norm
+from cleverscore.budget import Budget
 from cleverscore.classifier import Classifier
 from cleverscore.cost import Estimate, estimate_for
 from cleverscore.errors import InputError, StoreError
-from cleverscore.gathering import gather
+from cleverscore.gathering import checked_workers
+from cleverscore.run.local import InProcess
+from cleverscore.run.lock import RunLock
+from cleverscore.run.shards import SHARD_SECONDS, Bench, Executor, Recipe, Shard, plan
+from cleverscore.run.signals import Stop
 from cleverscore.run.store import FILE_NAME, Store
 from cleverscore.run.thumbnails import Picture, thumbnail
-from cleverscore.score import Score, Scores, score_from
+from cleverscore.score import Evidence, Rule, Score, Scores, Tail, fit_tails, score_from
 from cleverscore.settings import Settings
+from cleverscore.shortcuts import is_affine
 from cleverscore.subjects import Subject, prepare
 from cleverscore.targets import TargetsLike
+from cleverscore.tuning import CHECKED_INPUTS
+
+SECONDS_BETWEEN_FITS = 60.0  # so that people who look at a run while it goes on need not fit everything
+FITTED_TOGETHER = 1024  # inputs: their maxima are in memory at the same time
 
 
 @dataclass(frozen=True)
@@ -129,8 +142,19 @@ def versions() -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True)
+class Missing:
+    """What a run lacks: the blocks that are there, and per norm the inputs with the share of each that is not."""
+
+    covered: dict[tuple[int, str], list[range]]
+    parts: dict[str, list[tuple[Subject, float]]]
+
+
 class Study:
-    """A config with its model and inputs, checked and ready to run."""
+    """A config with its model and inputs, checked and ready to run.
+
+    recipe      a function and its arguments that load the classifier in another process, where it cannot be sent.
+    """
 
     def __init__(
         self,
@@ -141,7 +165,10 @@ class Study:
         ids: Sequence[int],
         *,
         class_names: Sequence[str] | None = None,
+        recipe: Recipe | None = None,
     ) -> None:
+        self.recipe = recipe
+        self.mended: list[str] = []  # what was damaged in the store when it was opened, and will be computed again
         self.config = config
         self.class_names = class_names
         self.classifier = classifier
@@ -163,8 +190,10 @@ class Study:
         """Create the run directory, or open it if it holds this very study; `command` is kept, to be repeated."""
         path = folder / FILE_NAME
         if fresh and path.exists():
+            lock = RunLock(folder)
             for suffix in ("", "-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
+            lock.release()
         if not path.exists():
             meta = {
                 "config": asdict(self.config), "used": self._used(), "versions": versions(), "command": command,
@@ -172,15 +201,21 @@ class Study:
                 "inputs": len(self.subjects),
             }  # fmt: skip
             return Store.create(folder, meta)
-        store = Store.open(folder)
-        before, now = store.meta["config"], json.loads(json.dumps(asdict(self.config)))
-        changed = [f"{key}: {before.get(key)!r} then, {now[key]!r} now" for key in now if before.get(key) != now[key]]
-        if changed:
+        store = Store.open(folder, write=True)
+        try:
+            self.mended = store.mend()
+            before, now = store.meta["config"], json.loads(json.dumps(asdict(self.config)))
+            changed = [
+                f"{key}: {before.get(key)!r} then, {now[key]!r} now" for key in now if before.get(key) != now[key]
+            ]
+            if changed:
+                raise StoreError(
+                    f"{folder} holds a run with other settings ({'; '.join(changed)}); choose another --out, or "
+                    "--fresh to start over"
+                )
+        except BaseException:
             store.close()
-            raise StoreError(
-                f"{folder} holds a run with other settings ({'; '.join(changed)}); choose another --out, or --fresh to "
-                "start over"
-            )
+            raise
         return store
 
     def _used(self) -> dict[str, Any]:
@@ -199,58 +234,114 @@ class Study:
             "transform": None if self.classifier.transform is None else _identity(self.classifier.transform),
         }
 
-    def pending(self, store: Store) -> dict[str, list[Subject]]:
-        """Inputs not yet stored, per norm."""
-        done = store.done()
-        return {
-            norm: [subject for subject in self.subjects if (subject.input_id, norm) not in done]
-            for norm in self.settings
-        }
+    def missing(self, store: Store) -> Missing:
+        """What is not stored yet."""
+        covered = store.covered()
+        parts: dict[str, list[tuple[Subject, float]]] = {}
+        for norm, rule in self.settings.items():
+            there = (
+                (subject, min(1.0, sum(map(len, covered.get((subject.input_id, norm), ()))) / rule.blocks))
+                for subject in self.subjects
+            )
+            parts[norm] = [(subject, 1.0 - share) for subject, share in there if share < 1.0]
+        return Missing(covered, parts)
 
-    def points(self, pending: dict[str, list[Subject]]) -> int:
+    def points(self, missing: Missing) -> int:
         """How many points are still to be drawn."""
+        dim = self.subjects[0].x.numel()
         return sum(
-            len(subjects) * self.settings[norm].points(self.subjects[0].x.numel()) for norm, subjects in pending.items()
+            round(sum(share for _, share in parts) * self.settings[norm].points(dim))
+            for norm, parts in missing.parts.items()
         )
 
-    def estimate(
-        self, pending: dict[str, list[Subject]], *, chunk_size: int | None = None, workers: int | None = None
-    ) -> Estimate:
-        """What the missing part costs at most."""
-        parts = [
-            estimate_for(self.classifier, subjects, self.settings[norm], chunk_size=chunk_size, workers=workers)
-            for norm, subjects in pending.items()
-            if subjects
-        ]
-        return replace(
-            parts[0],
-            seconds=sum(part.seconds for part in parts),
-            gradients=sum(part.gradients for part in parts),
-            points=sum(part.points for part in parts),
-        )
+    def costs(
+        self, missing: Missing, *, chunk_size: int | None = None, workers: int | None = None
+    ) -> dict[str, Estimate]:
+        """What the missing part costs at most, per norm."""
+        found = {}
+        for norm, parts in missing.parts.items():
+            if parts:
+                subjects = [subject for subject, _ in parts]
+                whole = estimate_for(
+                    self.classifier, subjects, self.settings[norm], chunk_size=chunk_size, workers=workers
+                )
+                share = sum(share for _, share in parts) / len(parts)
+                found[norm] = replace(
+                    whole, seconds=whole.seconds * share, gradients=round(whole.gradients * share),
+                    points=round(whole.points * share), inputs=len(parts) * share,
+                )  # fmt: skip
+        return found
 
     def run(
         self,
         store: Store,
         *,
+        executor: Executor | None = None,
         chunk_size: int | None = None,
         workers: int | None = None,
+        shard_seconds: float = SHARD_SECONDS,
+        costs: Mapping[str, Estimate] | None = None,
         on_points: Callable[[int], None] | None = None,
+        stop: Stop | None = None,
     ) -> None:
-        """Draw what is missing; every finished input is stored at once."""
-        pending = self.pending(store)
-        store.append_pictures(self._pictures(store, {s.input_id: s for part in pending.values() for s in part}))
-        for norm, subjects in pending.items():
-            if subjects:
-                flow = gather(
-                    self.classifier, subjects, self.settings[norm],
-                    chunk_size=chunk_size, workers=workers, on_points=on_points,
-                )  # fmt: skip
-                for _position, item in flow:
-                    store.append(norm, item)
+        """Compute what is missing and store every shard as it is finished; `stop` ends this after those under way."""
+        executor = executor or InProcess()
+        inside = isinstance(executor, InProcess)
+        missing = self.missing(store)
+        if any(missing.parts.values()):
+            ids = {subject.input_id: subject for parts in missing.parts.values() for subject, _ in parts}
+            store.append_pictures(self._pictures(store, ids))
+            bench = self._bench(store, executor, chunk_size, workers, on_points if inside else None)
+            costs = costs or self.costs(missing, chunk_size=chunk_size, workers=workers)
+            # An estimate is for all threads together; a worker elsewhere has one.
+            each = {norm: cost.seconds / cost.inputs * (1 if inside else cost.workers) for norm, cost in costs.items()}
+            shards = plan(
+                self.subjects, {norm: self.settings[norm] for norm in each}, missing.covered,
+                chunk_sizes=bench.chunk_sizes, seconds_per_input=each, shard_seconds=shard_seconds,
+                affine=is_affine(self.classifier),
+            )  # fmt: skip
+            fitted = time.monotonic()
+            for done in executor.run(bench, _given_out(store, shards, stop)):
+                store.append(done.parts, shard=done.shard.number, seconds=done.seconds, worker=done.worker)
+                if on_points is not None and not inside:
+                    on_points(self._points_of(done.shard))
+                if time.monotonic() - fitted > SECONDS_BETWEEN_FITS:
+                    fit_new(store, self.config)
+                    fitted = time.monotonic()
+        fit_new(store, self.config)
+
+    def _bench(
+        self,
+        store: Store,
+        executor: Executor,
+        chunk_size: int | None,
+        workers: int | None,
+        on_points: Callable[[int], None] | None,
+    ) -> Bench:
+        threads = checked_workers(self.classifier, workers)
+        budget = Budget.parse(self.config.budget)
+        count = len(self.subjects) * len(self.settings)
+        bench = Bench(
+            self.classifier, self.settings, self.subjects[:CHECKED_INPUTS],
+            # Points that meet others in a matrix product get other last bits: a run keeps to its first chunk sizes.
+            dict.fromkeys(self.settings, chunk_size) if chunk_size else dict(store.meta.get("chunk_sizes") or {}),
+            threads, recipe=self.recipe, on_points=on_points,
+        )  # fmt: skip
+        if self.config.budget is not None:
+            share = Budget(gradients=budget.gradients / count, seconds=budget.seconds * executor.slots / count)
+            bench.shares = dict.fromkeys(self.settings, share)
+        if not bench.chunk_sizes:
+            bench.chunk_sizes = {norm: bench.gatherer(norm).chunk_size for norm in self.settings}
+            store.remember("chunk_sizes", bench.chunk_sizes)
+        return bench
+
+    def _points_of(self, shard: Shard) -> int:
+        rule = self.settings[shard.norm]
+        whole = rule.points(self.subjects[0].x.numel())
+        return sum(whole if task.blocks is None else len(task.blocks) * rule.block_size for task in shard.tasks)
 
     def _pictures(self, store: Store, subjects: dict[int, Subject]) -> dict[int, Picture]:
-        stored = store.pictures() if subjects else {}
+        stored = store.pictured()
         bounds = self.classifier.bounds
         made = {
             i: thumbnail(subject.x.detach().cpu().float().numpy(), bounds)
@@ -272,15 +363,68 @@ def describe_run(store: Store) -> str:
     )
 
 
-def stored_scores(store: Store) -> Scores:
-    """The scores of a run, derived from its maxima, all norms together."""
+def stored_scores(store: Store, *, maxima: bool = True) -> Scores:
+    """The scores of a run, derived from its maxima, all norms together.
+
+    Without `maxima` scores come without them, from the fits that were kept: a large run opens at once.
+    """
     config = StudyConfig.stored(store)
     rows: list[Score] = []
     heads: list[Score] = []
-    for norm in config.norms:
-        evidence = store.evidence(norm_name(parse_norm(norm)))
-        if evidence:
-            scores = score_from(evidence, config.settings(norm).rule)
-            rows += scores.rows
-            heads += scores.heads
+    with _no_collection():
+        for norm in config.norms:
+            name, rule = norm_name(parse_norm(norm)), config.settings(norm).rule
+            evidence = store.evidence(name, maxima=maxima)
+            if evidence:
+                scores = score_from(evidence, rule, _tails(store, name, rule, evidence, maxima))
+                rows += scores.rows
+                heads += scores.heads
     return Scores(tuple(rows), tuple(heads))
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Hundreds of thousands of new objects, none of them garbage: looking for it takes longer than making them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def fit_new(store: Store, config: StudyConfig) -> None:
+    """Fit the tails of inputs that have none yet, or had fewer blocks, and keep them."""
+    for norm in config.norms:
+        name, rule = norm_name(parse_norm(norm)), config.settings(norm).rule
+        kept = store.tails(name, rule.estimator)
+        new = [item.input_id for item in store.evidence(name, maxima=False) if not _fits(kept.get(item.input_id), item)]
+        for start in range(0, len(new), FITTED_TOGETHER):
+            items = store.evidence(name, inputs=new[start : start + FITTED_TOGETHER])
+            found = dict(zip((item.input_id for item in items), fit_tails(items, rule), strict=True))
+            store.append_tails(name, rule.estimator, found)
+
+
+def _tails(store: Store, norm: str, rule: Rule, evidence: Sequence[Evidence], maxima: bool) -> list[Sequence[Tail]]:
+    """The tails of the evidence: kept ones, and new fits where there are none."""
+    kept = store.tails(norm, rule.estimator)
+    new = [item for item in evidence if not _fits(kept.get(item.input_id), item)]
+    if new and not maxima:
+        new = store.evidence(norm, inputs=[item.input_id for item in new])
+    fresh = dict(zip((item.input_id for item in new), fit_tails(new, rule), strict=True))
+    found = {**kept, **fresh}
+    return [found.get(item.input_id, []) for item in evidence]
+
+
+def _fits(kept: Sequence[Tail] | None, item: Evidence) -> bool:
+    """Whether kept tails are of these maxima."""
+    return bool(item.profiles) or (kept is not None and [tail.fit.blocks for tail in kept] == list(item.counts))
+
+
+def _given_out(store: Store, shards: Sequence[Shard], stop: Stop | None) -> Iterator[Shard]:
+    """The shards in their order, each noted in the store as it is taken, until somebody asks for an end."""
+    for shard in shards:
+        if stop is not None and stop.asked:
+            return
+        yield replace(shard, number=store.began(shard.norm, shard.content))

@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     import pandas
 
 
-def stored_table(store: Store) -> tuple[Scores, pandas.DataFrame]:
+def stored_table(store: Store, *, maxima: bool = True) -> tuple[Scores, pandas.DataFrame]:
     """The scores of a run, and all its rows, with the columns of bounds where it has any."""
-    bracket = stored_bracket(store)
-    if bracket is not None:
-        return bracket.scores, bracket.to_frame()
-    scores = stored_scores(store)
-    return scores, scores.to_frame()
+    scores = stored_scores(store, maxima=maxima)
+    bracket = stored_bracket(store, scores)
+    return scores, (scores if bracket is None else bracket).to_frame()

@@ -3,10 +3,11 @@
 from .goodness import anderson_darling, kolmogorov_smirnov
 from .intervals import Intervals, interval
 from .outcome import FitOutcome
-from .weibull import PAPER_PENALTY, RELEASED_CODE_PENALTY, TailFit, TailFits, fit
+from .weibull import ESTIMATOR, PAPER_PENALTY, RELEASED_CODE_PENALTY, TailFit, TailFits, fit
 from .weighted import block_weights, fit_weighted
 
 __all__ = [
+    "ESTIMATOR",
     "PAPER_PENALTY",
     "RELEASED_CODE_PENALTY",
     "FitOutcome",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import kstwo
 
 from ..errors import SettingError
 from ._likelihood import Floats
@@ -31,6 +30,8 @@ def kolmogorov_smirnov(maxima: ArrayLike, fits: TailFits) -> tuple[Floats, Float
     >>> bool(np.all(pvalue > 0.05))
     True
     """
+    from scipy.stats import kstwo  # it takes half a second to import, and those who only read results need none
+
     x, lawful = _matching(maxima, fits)
     n = x.shape[1]
     rank = np.arange(n + 1) / n

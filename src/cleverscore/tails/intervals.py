@@ -7,8 +7,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import log_ndtr
-from scipy.stats import chi2
+from scipy.special import chdtri, log_ndtr
 
 from ..errors import SettingError
 from ._likelihood import MAX_SHAPE, Floats, Weights, corner, gumbel, terms
@@ -206,7 +205,7 @@ def _quantile(t: Floats, mass: Floats, wanted: Floats) -> Floats:
 
 
 def _profile(w: Floats, weights: Weights, error: float) -> tuple[Floats, Floats]:
-    drop = 0.5 * float(chi2.isf(error, 1))
+    drop = 0.5 * float(chdtri(1, error))
     t, height = _curve(w, weights, False, drop + 1.0)
     edge, limit = weights.blocks * corner(w, weights, 0.0)[0], weights.blocks * gumbel(w, weights)
     floor = np.maximum(np.maximum(height.max(axis=1), edge), limit) - drop

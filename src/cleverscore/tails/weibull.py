@@ -24,6 +24,10 @@ GUMBEL_MARGIN = 0.02  # per block: the summary's Gumbel likelihood is nearer tha
 CHUNK_VALUES = 1 << 18  # values worked on at once: about ten arrays of 2 MB, whatever the number of rows
 
 
+# Fits are kept in run directories under this name: change it whenever the same maxima give another fit or interval.
+ESTIMATOR = "1"
+
+
 @dataclass(frozen=True)
 class TailFit:
     """The fit of one sample; see `TailFits` for the fields."""

@@ -1,0 +1,42 @@
+"""Ctrl-C once finishes the shards under way, twice stops at once; a polite kill is like one Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Stop:
+    """Whether somebody asked for an end."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+
+@contextmanager
+def stopping(on_ask: Callable[[], None] | None = None) -> Iterator[Stop]:
+    """Turn the first SIGINT or SIGTERM into a request, and let the next SIGINT interrupt.
+
+    Outside the main thread signals are left alone, as Python demands.
+    """
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if stop.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if not stop.asked and on_ask is not None:
+            on_ask()
+        stop.asked = True
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
