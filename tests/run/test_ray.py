@@ -9,7 +9,7 @@ import pytest
 
 from cleverscore.run.store import Store
 from tests.run.studies import maxima, run, table
-from tests.test_cli import cleverscore
+from tests.test_cli import ROOT, cleverscore
 
 ray = pytest.importorskip("ray")
 
@@ -27,7 +27,7 @@ def test_a_lost_worker_and_a_lost_node_cost_only_what_was_under_way(
 
     from cleverscore.run.ray import Ray
 
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["src", "."]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         second = cluster.add_node(num_cpus=1)

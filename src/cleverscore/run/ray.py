@@ -7,6 +7,8 @@ started again with the same command: what it stored is kept, and only what was u
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +18,7 @@ from cleverscore.run.shards import Bench, Finished, Shard
 
 MOST_DEATHS = 5  # of actors over the same shard; a cluster loses nodes more often than a machine its processes
 SECONDS_BETWEEN_LOOKS = 5.0
+CONNECT_SECONDS = 10.0
 
 
 class Ray:
@@ -37,6 +40,7 @@ class Ray:
         self._ray = ray
         self._ours = not ray.is_initialized()
         if self._ours:
+            _check_address(address)
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -58,6 +62,20 @@ class Ray:
         room = int(resources.get(kind, 0.0) / each)
         return max(1, room if self._most is None else min(room, self._most))
 
+    def _recalled(self, running: dict[Any, tuple[Any, Shard, int]], unborn: dict[Any, Any]) -> list[tuple[Shard, int]]:
+        """Shards of actors that wait for a place which a lost node took with it; the actors are given up."""
+        if unborn:
+            there, _ = self._ray.wait(list(unborn.values()), num_returns=len(unborn), timeout=0)
+            for worker in [worker for worker, answer in unborn.items() if answer in there]:
+                del unborn[worker]
+        recalled = []
+        for reference, (worker, shard, deaths) in list(running.items()):
+            if len(running) > self.slots and worker in unborn:
+                self._ray.kill(worker)
+                del running[reference], unborn[worker]
+                recalled.append((shard, deaths))
+        return recalled
+
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
         if self._ours:
@@ -72,17 +90,20 @@ class Ray:
         idle: list[Any] = []
         running: dict[Any, tuple[Any, Shard, int]] = {}
         again: list[tuple[Shard, int]] = []
+        unborn: dict[Any, Any] = {}  # actors that may still wait for a place, each with the answer that it is there
         looked = 0.0
         try:
             while True:
                 if time.monotonic() - looked > SECONDS_BETWEEN_LOOKS:  # nodes come and go
                     looked, self.slots = time.monotonic(), self._room()
+                    again += self._recalled(running, unborn)
                 while len(running) < self.slots:
                     shard, deaths = again.pop() if again else (next(shards, None), 0)
                     if shard is None:
                         break
                     if not idle:
                         idle.append(actor.remote(content, device))
+                        unborn[idle[-1]] = idle[-1].ready.remote()
                     worker = idle.pop()
                     running[worker.compute.remote(shard)] = worker, shard, deaths
                 if not running:
@@ -110,6 +131,17 @@ class Ray:
                 ray.kill(worker)
 
 
+def _check_address(address: str | None) -> None:
+    """Refuse HOST:PORT where nobody listens; Ray itself would try for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if not (host and port.isdecimal()) or "/" in host:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise SettingError(f"no Ray cluster can be reached at {address}: {error}") from error
+
+
 class _Worker:
     """An actor: holds the bench and computes one shard at a time."""
 
@@ -119,9 +151,9 @@ class _Worker:
         torch.set_num_threads(1)
         self.bench = Bench.unpacked(content, threads=1, device=device)
 
-    def compute(self, shard: Shard) -> tuple[Any, float, str]:
-        import os
-        import socket
+    def ready(self) -> None:
+        """Answer as soon as the actor has its place."""
 
+    def compute(self, shard: Shard) -> tuple[Any, float, str]:
         done = self.bench.compute(shard)
         return done.parts, done.seconds, f"process {os.getpid()} on {socket.gethostname()}"
