@@ -26,6 +26,7 @@ import torch
 
 import cleverscore as cs
 from cleverscore.bounds.foolbox_attacks import load_foolbox
+from cleverscore.tuning import tuned
 
 Attack = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 EPSILON = 0.3
@@ -149,13 +150,16 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     classifier = cs.load_model("zoo:mnist-cnn")
+    own = classifier
     count = 5 if arguments.quick else arguments.images
     x = torch.as_tensor(cs.load_data("zoo:mnist")[0][:count])
+    # The same function in its faster form, for the peers as for us: it halves the hour that they take.
+    classifier = tuned(classifier, x)
     with torch.no_grad():
         logits = classifier(x)
         predicted = logits.argmax(1)
         whole = Whole(classifier).eval()
-        if not torch.equal(whole(x), logits):
+        if not (torch.equal(whole(x), logits) and torch.allclose(logits, own(x), rtol=1e-4, atol=1e-4)):
             raise SystemExit("the peers would attack another function than ours")
     preset = "quick" if arguments.quick else "strong"
     rows, missing = [], {}
