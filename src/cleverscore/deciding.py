@@ -13,7 +13,7 @@ from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
 from cleverscore.gathering import gather
 from cleverscore.score import Score, Scores, score_from
-from cleverscore.settings import Settings
+from cleverscore.settings import Method, Settings
 from cleverscore.subjects import prepare
 from cleverscore.targets import TargetsLike
 from cleverscore.text import number
@@ -72,7 +72,7 @@ def decide(
     blocks: int = 500,
     block_size: int = 1024,
     seed: int = 0,
-    method: str = "paper",
+    method: str | Method = "paper",
     inside: str | None = None,
     labels: Sequence[int] | None = None,
     ids: Sequence[int] | None = None,

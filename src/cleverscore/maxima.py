@@ -124,7 +124,7 @@ def _compute(
     sizes = [piece.count for piece in item]
     points = torch.empty(sum(sizes), *request.x.shape, device=request.x.device, dtype=request.x.dtype)
     for piece, place in zip(item, torch.split(points, sizes), strict=True):
-        request.ball.points(
+        drawn = request.ball.points(
             request.x,
             count=piece.count,
             seed=request.seed,
@@ -134,6 +134,12 @@ def _compute(
             bounds=classifier.bounds,
             out=place,
         )
+        if drawn.data_ptr() != place.data_ptr():  # a law of the user need not write to `out`
+            if drawn.shape != place.shape:
+                raise SettingError(
+                    f"{type(request.ball).__name__}.points gave shape {tuple(drawn.shape)}; {tuple(place.shape)} is wanted"
+                )
+            place.copy_(drawn)
     norms = torch.cat(
         [
             measure(classifier, part, predicted=request.predicted, targets=request.targets, q=request.ball.q)

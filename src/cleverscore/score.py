@@ -84,6 +84,7 @@ class Rule:
     """How maxima become scores: the norm, the radius and the estimator.
 
     cap     whether the radius bounds the score, as Algorithm 1 says.
+    tail    a tail model of the user instead of the reverse Weibull law.
     """
 
     p: float
@@ -94,6 +95,7 @@ class Rule:
     cap: bool = True
     level: float = 0.95
     looks: int = 1
+    tail: tails.TailModel | None = None
 
     @property
     def limit(self) -> float:
@@ -180,8 +182,11 @@ def score_from(evidence: Sequence[Evidence], rule: Rule) -> Scores:
         by_length[len(evidence[i].maxima[t])].append((i, t))
     for group in by_length.values():
         maxima = np.stack([evidence[i].maxima[t] for i, t in group])
-        fits = tails.fit(maxima, penalty=rule.penalty)
-        intervals = tails.interval(maxima, fits, level=rule.level, looks=rule.looks)
+        if rule.tail is not None:
+            fits, intervals = tails.fit_own(maxima, rule.tail, level=rule.level)
+        else:
+            fits = tails.fit(maxima, penalty=rule.penalty)
+            intervals = tails.interval(maxima, fits, level=rule.level, looks=rule.looks)
         statistics, pvalues = tails.kolmogorov_smirnov(maxima, fits)
         for row, (i, t) in enumerate(group):
             made[i, t] = _score(
