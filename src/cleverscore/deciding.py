@@ -132,7 +132,12 @@ def _checked(at_least: float) -> float:
 def assert_robust(
     classifier: Classifier, images: Any, *, p: float | str = 2.0, at_least: float, **options: Any
 ) -> Decision:
-    """Raise an AssertionError unless every score is at least `at_least`; `options` are those of `decide`."""
+    """Raise an AssertionError unless every score is at least `at_least`; `options` are those of `decide`.
+
+    >>> import torch
+    >>> assert_robust(Classifier(torch.nn.Linear(4, 3)), torch.rand(2, 4), at_least=0.0).passed
+    True
+    """
     __tracebackhide__ = True  # a test's report ends at the test's own line
     decision = decide(classifier, images, p=p, at_least=at_least, **options)
     if not decision.passed:

@@ -262,6 +262,12 @@ def best_attack(
     """Run several attacks and keep the smallest distortion in norm p, any p >= 1; other arguments as `attack` has them.
 
     names       attacks, or "best": what is tightest for its time in that norm; also functions of your own.
+    preset      "strong", "paper" or "quick".
+
+    >>> classifier = Classifier(torch.nn.Linear(4, 3), bounds=(-4.0, 4.0))
+    >>> best = best_attack(classifier, torch.rand(2, 4), p=1.5, preset="quick")
+    >>> best.success, len(best.names)
+    (array([ True,  True]), 2)
     """
     norm = parse_norm(p)
     if isinstance(names, str):
