@@ -105,8 +105,8 @@ def _listed(module: Any, names: tuple[str, ...] | str | None) -> list[str]:
 
 def _entry(title: str, value: Any) -> Iterator[str]:
     yield f"### {title}\n"
-    if not callable(value) or value.__module__ == "typing" or type(value).__module__ in ("typing", "collections.abc"):
-        yield f"{_constant(value)}\n"
+    if isinstance(value, float):
+        yield f"The number {value:g}.\n"
         return
     doc = value.__dict__.get("__doc__") if inspect.isclass(value) else inspect.getdoc(value)
     if not doc:
@@ -130,10 +130,6 @@ def _entry(title: str, value: Any) -> Iterator[str]:
             yield ""
 
 
-def _constant(value: Any) -> str:
-    return f"The number {value:g}." if isinstance(value, float) else f"`{value}`".replace("typing.", "")
-
-
 def _members(value: type) -> Iterator[str]:
     fields = {f.name for f in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()
     for name, member in vars(value).items():
@@ -152,16 +148,19 @@ def _short(name: str, function: Any) -> str:
 
 
 def _signature(title: str, value: Any) -> str:
-    signature = inspect.signature(value)
+    protocol = getattr(value, "_is_protocol", False)  # what counts is how it is called
+    signature = inspect.signature(value.__call__ if protocol else value)
     parts = []
     star = False
     for parameter in signature.parameters.values():
+        if protocol and parameter.name == "self":
+            continue
         if parameter.kind is parameter.KEYWORD_ONLY and not star:
             parts.append("*")
             star = True
         parts.append(_parameter(parameter))
         star = star or parameter.kind is parameter.VAR_POSITIONAL
-    result = "" if inspect.isclass(value) else f" -> {_annotation(signature.return_annotation)}"
+    result = "" if inspect.isclass(value) and not protocol else f" -> {_annotation(signature.return_annotation)}"
     line = f"{title}({', '.join(parts)}){result}"
     if len(line) <= WIDTH:
         return line

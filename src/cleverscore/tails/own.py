@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,8 +26,16 @@ class Endpoints(NamedTuple):
     high: ArrayLike | None = None
 
 
-# Maxima (samples, blocks) and a level such as 0.95.
-TailModel = Callable[[Floats, float], Endpoints]
+class TailModel(Protocol):
+    """A tail model of your own: from samples of block maxima to their end-points.
+
+    maxima  (samples, blocks), each of which has a tail to fit.
+    level   of the limits, such as 0.95.
+    """
+
+    def __call__(self, maxima: Floats, level: float, /) -> Endpoints:
+        """End-points, one for each sample."""
+        ...
 
 
 def fit_own(maxima: ArrayLike, model: TailModel, *, level: float = 0.95) -> tuple[TailFits, Intervals]:
