@@ -1,7 +1,7 @@
 """The site: `make docs` builds it with Sphinx, strictly, into build/site.
 
-Sphinx because it is alive, works offline and fails on broken links, missing pages and unknown references; MyST because the
-pages are Markdown and read well where they lie. Formulas become MathML and no page loads anything from elsewhere.
+Sphinx because it is alive, works offline and fails on broken links, missing pages and unknown references; MyST because
+the pages are Markdown and read well where they lie. Formulas become MathML; no page loads anything from elsewhere.
 """
 
 import sys

@@ -150,7 +150,7 @@ class Wrong(LpBall):
 
 def test_points_of_the_wrong_shape_are_refused() -> None:
     classifier, images = curved()
-    with pytest.raises(SettingError, match="Wrong.points gave shape"):
+    with pytest.raises(SettingError, match=r"Wrong\.points gave shape"):
         cs.clever(classifier, images, method=cs.Method("wrong", ball=Wrong), blocks=12, block_size=8)
 
 

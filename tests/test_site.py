@@ -55,7 +55,9 @@ def test_formulas_are_mathml(site: Path) -> None:
     ],
 )
 def test_what_is_broken_fails(tmp_path: Path, text: str, complaint: str) -> None:
-    source = small_site(tmp_path, index="# Small\n\n## Part\n\n- [Other](other.md): one\n", other=f"# Other\n\n{text}\n")
+    source = small_site(
+        tmp_path, index="# Small\n\n## Part\n\n- [Other](other.md): one\n", other=f"# Other\n\n{text}\n"
+    )
     done = build(source, tmp_path / "site")
     assert done.returncode != 0 and complaint in done.stderr
 

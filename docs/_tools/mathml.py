@@ -6,6 +6,7 @@ import html
 from typing import Any, NoReturn
 
 from docutils import nodes
+from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.util import logging
 
@@ -15,7 +16,7 @@ LOG = logging.getLogger(__name__)
 def _formula(node: nodes.Element, *, block: bool) -> str:
     try:
         return str(tex2mathml(node.astext(), as_block=block))
-    except SyntaxError as error:  # docutils' MathError is one
+    except MathError as error:
         LOG.warning("formula %r: %s", node.astext(), error, location=node)
         return html.escape(node.astext())
 

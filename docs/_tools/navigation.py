@@ -1,7 +1,7 @@
 """Sphinx extension: docs/index.md is the navigation, and tables written by benchmarks get a title.
 
-Every list item `- [title](page.md): ...` under a heading of index.md puts that page under that heading of the side bar. To
-add a page, add its line; a page without one fails the strict build.
+Every list item `- [title](page.md): ...` under a heading of index.md puts that page under that heading of the side bar.
+To add a page, add its line; a page without one fails the strict build.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def toctree(caption: str, pages: list[str]) -> str:
 
 
 def navigation(index: str, tables: list[str]) -> str:
-    """One part for each heading of the index that lists pages, and one for tables that benchmarks wrote.
+    r"""One part for each heading of the index that lists pages, and one for tables that benchmarks wrote.
 
-    >>> print(navigation("## Use\\n- [Models](models.md): all\\n## Other\\ntext", []).strip().splitlines()[-2:])
+    >>> print(navigation("## Use\n- [Models](models.md): all\n## Other\ntext", []).strip().splitlines()[-2:])
     ['models', '```']
     """
     parts = re.split(r"^## (.+)$", index, flags=re.M)

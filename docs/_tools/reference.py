@@ -1,7 +1,7 @@
 """Writes docs/cli.md from the program and docs/api.md from signatures and docstrings: `make reference`.
 
-The two pages are kept in the repository, where they can be read without building anything; a test holds that they are what
-this file writes.
+The two pages are kept in the repository, where they can be read without building anything; a test holds that they are
+what this file writes.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def cli_page() -> str:
         WRITTEN,
         "# Command line\n",
         f"{_prose(inspect.cleandoc(program.help or ''))}\n",
-        "Results go to stdout, everything else to stderr. The exit code is 0 if all is done, 1 if a gate failed, 2 for bad",
-        "input (one sentence says the value, the reason and the way out), 130 if interrupted, with everything so far kept.",
-        "`python -m cleverscore` is the same program.\n",
+        "Results go to stdout, everything else to stderr. The exit code is 0 if all is done, 1 if a gate failed, 2 for",
+        "bad input (one sentence says the value, the reason and the way out), 130 if interrupted, with everything so",
+        "far kept. `python -m cleverscore` is the same program.\n",
     ]
     for name, command in sorted(program.commands.items()):
         lines += _command(name, command)
@@ -55,7 +55,7 @@ def cli_page() -> str:
 
 
 def _command(name: str, command: click.Command) -> Iterator[str]:
-    context = click.Context(command, info_name=f"cleverscore {name}")
+    context = click.Context(command, info_name=f"cleverscore {name}", help_option_names=["-h", "--help"])
     usage = " ".join([f"cleverscore {name}", *command.collect_usage_pieces(context)])
     yield f"## cleverscore {name}\n"
     yield f"```text\n{usage}\n```\n"
@@ -64,7 +64,7 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
     yield "|---|---|"
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
-        if record is not None:
+        if record is not None and record[1]:  # arguments are in the line above and in the text
             option, meaning = record
             yield f"| {_code(option)} | {_cell(meaning)} |"
     yield ""
@@ -75,8 +75,8 @@ def api_page() -> str:
     lines = [
         WRITTEN,
         "# Python API\n",
-        "`import cleverscore as cs`. Results are frozen dataclasses; a return type never depends on the type of an input;",
-        "everything after the first arguments is given by keyword.\n",
+        "`import cleverscore as cs`. Results are frozen dataclasses; a return type never depends on the type of an",
+        "input; everything after the first arguments is given by keyword.\n",
     ]
     for prefix, module_name, names, text in SECTIONS:
         module = import_module(module_name)

@@ -111,6 +111,7 @@ class LpBall:
         return dual_exponent(self.p)
 
     def stream(self, seed: int, input_id: int, block: int, tile: int, position: int = 0) -> np.random.Generator:
+        """The generator of one tile of one block: a law draws from it alone, row by row."""
         norm_key = struct.unpack("<Q", struct.pack("<d", self.p))[0]
         return philox((seed, norm_key), (position, tile, block, input_id))
 

@@ -148,7 +148,7 @@ def estimate(
     chunk_size: int | None = None,
     workers: int | None = None,
 ) -> Estimate:
-    """What `clever` with the same arguments will cost at most: seconds, gradients, memory; from about a second of probing.
+    """What `clever` with the same arguments will cost at most, from about a second of probing.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Softplus(), torch.nn.Linear(4, 3))

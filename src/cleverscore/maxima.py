@@ -136,9 +136,8 @@ def _compute(
         )
         if drawn.data_ptr() != place.data_ptr():  # a law of the user need not write to `out`
             if drawn.shape != place.shape:
-                raise SettingError(
-                    f"{type(request.ball).__name__}.points gave shape {tuple(drawn.shape)}; {tuple(place.shape)} is wanted"
-                )
+                law, wanted = type(request.ball).__name__, tuple(place.shape)
+                raise SettingError(f"{law}.points gave shape {tuple(drawn.shape)}; {wanted} is wanted")
             place.copy_(drawn)
     norms = torch.cat(
         [

@@ -157,9 +157,7 @@ def _checked(
     return effort, ATTACKS[name][0] if p is None else parse_norm(p)
 
 
-def _attack(
-    goal: Goal, name: str | AttackFunction, p: float, effort: Effort, seed: int, chunk_size: int
-) -> Attacked:
+def _attack(goal: Goal, name: str | AttackFunction, p: float, effort: Effort, seed: int, chunk_size: int) -> Attacked:
     began = time.perf_counter()
     own = p if not isinstance(name, str) or p in ATTACKS[name] else ATTACKS[name][0]
     # The attack may work on a faster network of the same function; what it found is judged by the user's own.

@@ -152,8 +152,8 @@ def run_attacks(
 def _norm_of_run(chosen: str | AttackFunction, p: float) -> float:
     """The norm that an attack is run in to bound a score in norm p.
 
-    An attack without a variant for this norm runs in its own, once for all norms, and its step is measured in all three;
-    the strong preset ends by shortening the step in the norm asked for, so it runs for each.
+    An attack without a variant for this norm runs in its own, once for all norms, and its step is measured in
+    all three; the strong preset ends by shortening the step in the norm asked for, so it runs for each.
     """
     if not isinstance(chosen, str) or p not in NORMS:
         return p

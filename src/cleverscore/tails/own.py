@@ -41,8 +41,8 @@ class TailModel(Protocol):
 def fit_own(maxima: ArrayLike, model: TailModel, *, level: float = 0.95) -> tuple[TailFits, Intervals]:
     """End-points and limits of each sample by `model`, which is a function (maxima, level) -> Endpoints.
 
-    The model sees samples that have a tail to fit. Constant, all-zero, repeated, too few and infinite maxima are settled
-    as `fit` settles them, and an end-point below the largest value of its sample is lifted to it: that value was seen.
+    The model sees samples that have a tail to fit. Constant, all-zero, repeated, too few and infinite maxima are
+    settled as `fit` settles them. An end-point below the largest value of its sample is lifted to that value.
 
     maxima: (..., blocks). Returns what `fit` and `interval` return; scale, shape and likelihood are NaN.
 
