@@ -47,7 +47,7 @@ def cli_page() -> str:
         f"{_prose(inspect.cleandoc(program.help or ''))}\n",
         "Results go to stdout, everything else to stderr. The exit code is 0 if all is done, 1 if a gate failed, 2 for",
         "bad input (one sentence says the value, the reason and the way out), 130 if interrupted, with everything so",
-        "far kept. `python -m cleverscore` is the same program.\n",
+        "far kept. `-h` or `--help` after a command explains it; `python -m cleverscore` is the same program.\n",
     ]
     for name, command in sorted(program.commands.items()):
         lines += _command(name, command)
@@ -55,14 +55,14 @@ def cli_page() -> str:
 
 
 def _command(name: str, command: click.Command) -> Iterator[str]:
-    context = click.Context(command, info_name=f"cleverscore {name}", help_option_names=["-h", "--help"])
+    context = click.Context(command, info_name=f"cleverscore {name}")
     usage = " ".join([f"cleverscore {name}", *command.collect_usage_pieces(context)])
     yield f"## cleverscore {name}\n"
     yield f"```text\n{usage}\n```\n"
     yield f"{_prose(inspect.cleandoc(command.help or ''))}\n"
     yield "| option | meaning |"
     yield "|---|---|"
-    for parameter in command.get_params(context):
+    for parameter in command.params:
         record = parameter.get_help_record(context)
         if record is not None and record[1]:  # arguments are in the line above and in the text
             option, meaning = record
