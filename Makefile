@@ -63,7 +63,7 @@ docs: reference  ## build the documentation into build/site; a broken link or a 
 	$(BIN)/python -m sphinx -q -W --keep-going -n -b html docs build/site
 	@echo "open build/site/index.html"
 
-reference: $(DEV)  ## write docs/cli.md and docs/api.md from the program and its docstrings
+reference: $(DEV)  ## write docs/cli.md and docs/api.md from the program, and figures of benchmarks into docs/peers.md
 	$(BIN)/python docs/_tools/reference.py
 
 zoo: $(READY)  ## train the shipped networks again from MNIST's idx files (MNIST=folder)

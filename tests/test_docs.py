@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import importlib.util
 import inspect
 import json
 import re
-import sys
 from pathlib import Path
 from types import ModuleType
 
+import blocks
+import figures
 import matplotlib.pyplot as plt
+import navigation
 import pytest
+import reference
 
 import cleverscore as cs
 from cleverscore.cli import program
@@ -27,19 +29,6 @@ MODULES = sorted(
     for path in (ROOT / "src").rglob("*.py")
     if path.name not in ("__main__.py", "train.py")
 )
-
-
-def tool(name: str) -> ModuleType:
-    """A file of docs/_tools, which is no package."""
-    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / "_tools" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-blocks, reference, navigation = tool("blocks"), tool("reference"), tool("navigation")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -68,7 +57,7 @@ def test_a_wrong_page_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         blocks.parse(*blocks.commands(page))
 
 
-@pytest.mark.parametrize("module", [blocks, navigation], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [blocks, figures, navigation], ids=lambda module: module.__name__)
 def test_examples_in_the_tools_run(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.failed == 0 and result.attempted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,7 @@ def test_a_sound_small_site_builds(tmp_path: Path) -> None:
 def small_site(folder: Path, **pages: str) -> Path:
     source = folder / "source"
     source.mkdir()
+    shutil.copytree(ROOT / "docs" / "_static", source / "_static")
     configuration = (ROOT / "docs" / "conf.py").read_text()
     tools = f"Path({str(ROOT / 'docs' / '_tools')!r})"
     (source / "conf.py").write_text(configuration.replace('Path(__file__).parent / "_tools"', tools))

@@ -27,7 +27,7 @@ def _inline(writer: Any, node: nodes.math) -> NoReturn:
 
 
 def _block(writer: Any, node: nodes.math_block) -> NoReturn:
-    writer.body.append(f'<div class="math">{_formula(node, block=True)}</div>\n')
+    writer.body.append(f'<div class="formula">{_formula(node, block=True)}</div>\n')
     raise nodes.SkipNode
 
 

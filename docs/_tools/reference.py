@@ -1,6 +1,6 @@
-"""Writes docs/cli.md from the program and docs/api.md from signatures and docstrings: `make reference`.
+"""Writes docs/cli.md from the program, docs/api.md from docstrings, figures from benchmarks: `make reference`.
 
-The two pages are kept in the repository, where they can be read without building anything; a test holds that they are
+The pages are kept in the repository, where they can be read without building anything; a test holds that they are
 what this file writes.
 """
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import figures
 
 DOCS = Path(__file__).parents[1]
 WRITTEN = "<!-- written by: make reference; do not edit -->\n"
@@ -262,7 +263,7 @@ def _code(text: str) -> str:
     return f"`{text}`".replace("|", "\\|")
 
 
-PAGES = {"cli.md": cli_page, "api.md": api_page}
+PAGES = {"cli.md": cli_page, "api.md": api_page, "peers.md": figures.peers_page}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():
