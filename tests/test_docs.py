@@ -52,6 +52,8 @@ def test_a_wrong_page_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [shown.agrees for shown in blocks.run_page(page)] == [False]
     assert blocks.write(page) == 1 and "score 1.0" in page.read_text()
     assert [shown.agrees for shown in blocks.run_page(page)] == [True]
+    page.write_text("```console\n$ cleverscore --version\ncleverscore, version 99\n```\n")
+    assert [shown.agrees for shown in blocks.run_page(page)] == [False]
     page.write_text("```sh\ncleverscore score a b --no-such-option 3\n```\n")
     with pytest.raises(Exception, match="no-such-option"):
         blocks.parse(*blocks.commands(page))
