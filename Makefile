@@ -7,7 +7,7 @@ DEV    := $(VENV)/.dev
 MNIST  ?= data/mnist
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test browser lint format bench paper docs zoo clean
+.PHONY: help demo test browser lint format bench paper docs reference zoo clean
 
 help:  ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -59,8 +59,12 @@ bench: $(DEV)  ## measure accuracy and speed side by side with peers (about an h
 paper: $(READY)  ## tables and figures of the paper
 	@echo "not there yet: the scripts of the paper's tables and figures are still to come"; exit 1
 
-docs: $(DEV)  ## check that every code block in README and docs runs
-	$(BIN)/python -m pytest tests/test_docs.py
+docs: reference  ## build the documentation into build/site; a broken link or a page without a place fails
+	$(BIN)/python -m sphinx -q -W --keep-going -n -b html docs build/site
+	@echo "open build/site/index.html"
+
+reference: $(DEV)  ## write docs/cli.md and docs/api.md from the program, and figures of benchmarks into docs/peers.md
+	$(BIN)/python docs/_tools/reference.py
 
 zoo: $(READY)  ## train the shipped networks again from MNIST's idx files (MNIST=folder)
 	$(BIN)/python -m cleverscore.zoo.train $(MNIST)

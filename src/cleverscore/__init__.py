@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cleverscore.bounds.bracket import bracket as bracket
     from cleverscore.bounds.certified import Certificates as Certificates
     from cleverscore.bounds.certified import certify as certify
+    from cleverscore.bounds.goals import Goal as Goal
     from cleverscore.bounds.masking import Sign as Sign
     from cleverscore.bounds.masking import masking_signs as masking_signs
     from cleverscore.bounds.second_order import second_order_clever as second_order_clever
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from cleverscore.score import Score as Score
     from cleverscore.score import Scores as Scores
     from cleverscore.scoring import clever as clever
+    from cleverscore.settings import Method as Method
     from cleverscore.show import interop as interop
     from cleverscore.show import plots as plots
     from cleverscore.tails import FitOutcome as FitOutcome
@@ -51,7 +53,9 @@ _HOMES = {
     "Decision": "deciding",
     "Estimate": "cost",
     "FitOutcome": "tails",
+    "Goal": "bounds.goals",
     "LpBall": "balls",
+    "Method": "settings",
     "Score": "score",
     "Scores": "score",
     "Sign": "bounds.masking",

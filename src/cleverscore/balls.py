@@ -110,13 +110,14 @@ class LpBall:
         """The dual exponent, in which gradients are measured."""
         return dual_exponent(self.p)
 
-    def _stream(self, seed: int, input_id: int, block: int, tile: int, position: int = 0) -> np.random.Generator:
+    def stream(self, seed: int, input_id: int, block: int, tile: int, position: int = 0) -> np.random.Generator:
+        """The generator of one tile of one block: a law draws from it alone, row by row."""
         norm_key = struct.unpack("<Q", struct.pack("<d", self.p))[0]
         return philox((seed, norm_key), (position, tile, block, input_id))
 
     def draw(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> Draw:
         """The first `count` points of a tile, around 0."""
-        stream = self._stream(seed, input_id, block, tile)
+        stream = self.stream(seed, input_id, block, tile)
         if math.isinf(self.p):
             return Draw(_words(stream, count, dim).float(), torch.tensor(2.0 * self.radius * WORD), -self.radius)
         if self.p == 2.0:
@@ -125,7 +126,7 @@ class LpBall:
         if self.p == 1.0:
             laplace, inverse = _laplace(stream, count, dim)
             return Draw(laplace, inverse.mul_(self.radius))
-        second = self._stream(seed, input_id, block, tile, SECOND_STREAM)
+        second = self.stream(seed, input_id, block, tile, SECOND_STREAM)
         return Draw(torch.from_numpy(_general(stream, second, count, dim, self.p)), torch.tensor(self.radius))
 
     def offsets(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> torch.Tensor:
@@ -170,8 +171,8 @@ class ReleasedCodeBall(LpBall):
 
     def draw(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> Draw:
         """The first `count` points of a tile, around 0 and before clipping."""
-        normal, inverse = _gaussian(self._stream(seed, input_id, block, tile), count, dim)
-        second = self._stream(seed, input_id, block, tile, SECOND_STREAM)
+        normal, inverse = _gaussian(self.stream(seed, input_id, block, tile), count, dim)
+        second = self.stream(seed, input_id, block, tile, SECOND_STREAM)
         lengths = torch.from_numpy(second.random((count, 1), dtype=np.float32)).mul_(self.radius)
         return Draw(normal, inverse.mul_(lengths))
 

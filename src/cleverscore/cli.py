@@ -341,7 +341,12 @@ def show(run: Path, all_targets: bool) -> None:
 @program.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
-    "--format", "form", type=click.Choice(["csv", "json", "parquet", "card"]), default="csv", show_default=True
+    "--format",
+    "form",
+    type=click.Choice(["csv", "json", "parquet", "card"]),
+    default="csv",
+    show_default=True,
+    help="Rows as csv, json or parquet, or a section for a model card.",
 )
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: stdout]")
 def export(run: Path, form: str, out: Path | None) -> None:

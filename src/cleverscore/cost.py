@@ -11,7 +11,7 @@ from typing import Any
 from cleverscore.chunks import footprint, resolved_chunk_size
 from cleverscore.classifier import Classifier
 from cleverscore.gathering import checked_workers, gather
-from cleverscore.settings import Settings
+from cleverscore.settings import Method, Settings
 from cleverscore.shortcuts import is_affine
 from cleverscore.subjects import Subject, prepare
 from cleverscore.targets import TargetsLike
@@ -129,7 +129,7 @@ def _measured(classifier: Classifier, subject: Subject, settings: Settings, chun
     size = min(settings.block_size, chunk_size)
     blocks = math.ceil(workers * chunk_size / size)
     # An ascent is charged in gradients too, so sampling tells its speed.
-    method = "paper" if settings.sharp else settings.method
+    method: str | Method = "paper" if settings.sharp else settings.method
     plain = replace(settings, method=method, block_size=size, tolerance=None, budget=None)
     total = settings.points(subject.x.numel())
     # The first points pay for threads, memory and kernels that later ones find ready.
@@ -157,11 +157,11 @@ def estimate(
     targets: TargetsLike = "untargeted",
     blocks: int = 500,
     block_size: int = 1024,
-    method: str = "paper",
+    method: str | Method = "paper",
     chunk_size: int | None = None,
     workers: int | None = None,
 ) -> Estimate:
-    """What `clever` with the same arguments will cost, from about a second of probing.
+    """What `clever` with the same arguments will cost at most, from about a second of probing.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Softplus(), torch.nn.Linear(4, 3))

@@ -13,7 +13,7 @@ from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
 from cleverscore.gathering import gather
 from cleverscore.score import Score, Scores, score_from
-from cleverscore.settings import Settings
+from cleverscore.settings import Method, Settings
 from cleverscore.subjects import prepare
 from cleverscore.targets import TargetsLike
 from cleverscore.text import number
@@ -72,7 +72,7 @@ def decide(
     blocks: int = 500,
     block_size: int = 1024,
     seed: int = 0,
-    method: str = "paper",
+    method: str | Method = "paper",
     inside: str | None = None,
     labels: Sequence[int] | None = None,
     ids: Sequence[int] | None = None,
@@ -132,7 +132,12 @@ def _checked(at_least: float) -> float:
 def assert_robust(
     classifier: Classifier, images: Any, *, p: float | str = 2.0, at_least: float, **options: Any
 ) -> Decision:
-    """Raise an AssertionError unless every score is at least `at_least`; `options` are those of `decide`."""
+    """Raise an AssertionError unless every score is at least `at_least`; `options` are those of `decide`.
+
+    >>> import torch
+    >>> assert_robust(Classifier(torch.nn.Linear(4, 3)), torch.rand(2, 4), at_least=0.0).passed
+    True
+    """
     __tracebackhide__ = True  # a test's report ends at the test's own line
     decision = decide(classifier, images, p=p, at_least=at_least, **options)
     if not decision.passed:

@@ -136,7 +136,7 @@ def _compute(
     sizes = [piece.count for piece in item]
     points = torch.empty(sum(sizes), *request.x.shape, device=request.x.device, dtype=request.x.dtype)
     for piece, place in zip(item, torch.split(points, sizes), strict=True):
-        request.ball.points(
+        drawn = request.ball.points(
             request.x,
             count=piece.count,
             seed=request.seed,
@@ -146,6 +146,11 @@ def _compute(
             bounds=classifier.bounds,
             out=place,
         )
+        if drawn.data_ptr() != place.data_ptr():  # a law of the user need not write to `out`
+            if drawn.shape != place.shape:
+                law, wanted = type(request.ball).__name__, tuple(place.shape)
+                raise SettingError(f"{law}.points gave shape {tuple(drawn.shape)}; {wanted} is wanted")
+            place.copy_(drawn)
     norms = torch.cat(
         [
             measure(classifier, part, predicted=request.predicted, targets=request.targets, q=request.ball.q)

@@ -101,6 +101,7 @@ class Rule:
     """How maxima become scores: the norm, the radius and the estimator.
 
     cap     whether the radius bounds the score, as Algorithm 1 says.
+    tail    a tail model of the user instead of the reverse Weibull law.
     """
 
     p: float
@@ -111,6 +112,7 @@ class Rule:
     cap: bool = True
     level: float = 0.95
     looks: int = 1
+    tail: tails.TailModel | None = None
 
     @property
     def estimator(self) -> str:
@@ -196,8 +198,11 @@ def fit_tails(evidence: Sequence[Evidence], rule: Rule) -> list[list[Tail]]:
     found: dict[tuple[int, int], Tail] = {}
     for group in by_length.values():
         maxima = np.stack([evidence[i].maxima[t] for i, t in group])
-        fits = tails.fit(maxima, penalty=rule.penalty)
-        intervals = tails.interval(maxima, fits, level=rule.level, looks=rule.looks)
+        if rule.tail is not None:
+            fits, intervals = tails.fit_own(maxima, rule.tail, level=rule.level)
+        else:
+            fits = tails.fit(maxima, penalty=rule.penalty)
+            intervals = tails.interval(maxima, fits, level=rule.level, looks=rule.looks)
         statistics, pvalues = tails.kolmogorov_smirnov(maxima, fits)
         columns = (intervals.low.tolist(), intervals.high.tolist(), statistics.tolist(), pvalues.tolist())
         for row, (place, *numbers) in enumerate(zip(group, *columns, strict=True)):

@@ -12,7 +12,7 @@ from cleverscore.errors import CleverWarning
 from cleverscore.gathering import gather
 from cleverscore.progress import progress as show_progress
 from cleverscore.score import Scores, score_from
-from cleverscore.settings import Settings
+from cleverscore.settings import Method, Settings
 from cleverscore.subjects import prepare
 from cleverscore.tails import FitOutcome
 from cleverscore.targets import TargetsLike
@@ -28,7 +28,7 @@ def clever(
     blocks: int = 500,
     block_size: int = 1024,
     seed: int = 0,
-    method: str = "paper",
+    method: str | Method = "paper",
     inside: str | None = None,
     level: float = 0.95,
     tolerance: float | None = None,
@@ -48,7 +48,8 @@ def clever(
     radius      of the ball; default 5, as in the paper.
     blocks, block_size      N_b and N_s: every block is `block_size` fresh points; their maxima are fit.
     method      "paper", "released-code": the sampling and the fit of the code that the authors published, or "sharp":
-                radial profiles by ascent (docs/sharp.md), where blocks and block_size have no meaning.
+                radial profiles by ascent (docs/sharp.md), where blocks and block_size have no meaning; or a `Method` of
+                your own (docs/extend.md).
     tolerance   stop early where the interval is within this share of the score (0.05), and race the targets of
                 untargeted scores; 0 only races. Default: all blocks for all targets. Sharp: stop where more starts
                 lower the score by less than this share, default 0.01.

@@ -12,6 +12,7 @@ from cleverscore.racing import Race, Stopping, looks
 from cleverscore.score import Rule
 from cleverscore.sharp import most_gradients
 from cleverscore.subjects import Subject
+from cleverscore.tails import TailModel
 from cleverscore.targets import TargetsLike, takes_smallest, target_kind
 
 LARGEST_SEED = 2**64 - 1
@@ -20,24 +21,34 @@ SHARP = "sharp"
 
 @dataclass(frozen=True)
 class Method:
-    """A way to estimate the local Lipschitz constant.
+    """A way to estimate the local Lipschitz constant by sampling; `clever(..., method=)` takes one of your own.
 
-    ball        the law of the points.
+    name        what result rows carry in their column `method`.
+    ball        the law of the points: LpBall or a subclass with another `draw` or `points`.
     radius      of the ball, where the user gives none.
     penalty     the weight of (scale / range)^2 in the tail fit.
     cap         whether the radius bounds the score, as Algorithm 1 says.
+    tail        a tail model instead of the reverse Weibull law: (maxima, level) -> tails.Endpoints.
+
+    >>> Method("plain likelihood", penalty=0.0).radius
+    5.0
     """
 
-    ball: type[LpBall]
-    radius: float
-    penalty: float
-    cap: bool
+    name: str
+    ball: type[LpBall] = LpBall
+    radius: float = 5.0
+    penalty: float = tails.PAPER_PENALTY
+    cap: bool = True
+    tail: TailModel | None = None
 
 
 METHODS = {
-    "paper": Method(LpBall, 5.0, tails.PAPER_PENALTY, cap=True),
-    SHARP: Method(LpBall, 5.0, tails.PAPER_PENALTY, cap=True),
-    "released-code": Method(ReleasedCodeBall, 3.0, tails.RELEASED_CODE_PENALTY, cap=False),
+    method.name: method
+    for method in (
+        Method("paper"),
+        Method(SHARP),
+        Method("released-code", ReleasedCodeBall, 3.0, tails.RELEASED_CODE_PENALTY, cap=False),
+    )
 }
 
 
@@ -58,7 +69,7 @@ class Settings:
     blocks: int = 500
     block_size: int = 1024
     seed: int = 0
-    method: str = "paper"
+    method: str | Method = "paper"
     inside: str | None = None
     level: float = 0.95
     tolerance: float | None = None
@@ -66,10 +77,9 @@ class Settings:
     threshold: float | None = None
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise SettingError(f"method={self.method!r}: choose one of {', '.join(METHODS)}")
+        _check_method(self.method)
         if self.radius is None:
-            object.__setattr__(self, "radius", METHODS[self.method].radius)
+            object.__setattr__(self, "radius", self.way.radius)
         object.__setattr__(self, "p", self.ball.p)
         target_kind(self.targets)
         for name in ("blocks", "block_size"):
@@ -81,6 +91,11 @@ class Settings:
         if not 0.5 <= self.level < 1.0:
             raise SettingError(f"level={self.level}: the level of the intervals must lie between 0.5 and 1")
         if self.adaptive:
+            if self.way.tail is not None:
+                raise SettingError(
+                    f"method {self.way.name!r} has a tail model of its own, which sampling cannot be stopped by; leave "
+                    "tolerance, budget and thresholds out"
+                )
             Stopping(self.tolerance or 0.0, race=True)
             Budget.parse(self.budget)
 
@@ -94,9 +109,14 @@ class Settings:
         return "climbing gradients" if self.sharp else "sampling gradients"
 
     @property
+    def way(self) -> Method:
+        """The method, by whichever of its two forms it was given."""
+        return METHODS[self.method] if isinstance(self.method, str) else self.method
+
+    @property
     def sharp(self) -> bool:
         """Whether gradient norms are found by ascent instead of sampling."""
-        return self.method == SHARP
+        return self.way.name == SHARP
 
     @property
     def adaptive(self) -> bool:
@@ -107,7 +127,7 @@ class Settings:
     def ball(self) -> LpBall:
         """The ball that is sampled."""
         assert self.radius is not None  # set in __post_init__
-        law = METHODS[self.method].ball
+        law = self.way.ball
         return law(self.p, self.radius) if self.inside is None else law(self.p, self.radius, self.inside)
 
     @property
@@ -117,12 +137,13 @@ class Settings:
         return Rule(
             p=self.p,
             radius=self.radius,
-            method=self.method,
+            method=self.way.name,
             target_kind=target_kind(self.targets),
-            penalty=METHODS[self.method].penalty,
-            cap=METHODS[self.method].cap,
+            penalty=self.way.penalty,
+            cap=self.way.cap,
             level=self.level,
             looks=len(looks(self.blocks)) if self.adaptive else 1,
+            tail=self.way.tail,
         )
 
     def race(self, subject: Subject) -> Race:
@@ -138,3 +159,13 @@ class Settings:
             block_size=self.block_size,
             stopping=Stopping(self.tolerance or 0.0, takes_smallest(rule.target_kind), self.threshold),
         )
+
+
+def _check_method(method: str | Method) -> None:
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise SettingError(f"method={method!r}: choose one of {', '.join(METHODS)}, or give a cs.Method")
+    elif not isinstance(method, Method):
+        raise SettingError(f"method={method!r}: give a name ({', '.join(METHODS)}) or a cs.Method")
+    elif method.name in METHODS and method != METHODS[method.name]:
+        raise SettingError(f"the name of the method, {method.name!r}, is that of a built-in one; give it another")

@@ -66,8 +66,8 @@ class ProjectedBall(LpBall):
 
     def draw(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> Draw:
         """The first `count` points of a tile, around 0, in the subspace."""
-        stream = self._stream(seed, input_id, block, tile)
-        second = self._stream(seed, input_id, block, tile, SECOND_STREAM)
+        stream = self.stream(seed, input_id, block, tile)
+        second = self.stream(seed, input_id, block, tile, SECOND_STREAM)
         normal = stream.standard_normal((count, dim), dtype=np.float32)
         rest = second.chisquare(self.hidden, (count, 1)) + 2.0 * second.standard_exponential((count, 1))
         total = np.square(normal, dtype=np.float64).sum(1, keepdims=True) + rest

@@ -106,6 +106,6 @@ def summary(heads: Sequence[Score]) -> str:
     if short:
         lines.append(f"budget: it ended before all was drawn or climbed for {short} of {len(heads)} scores")
     for outcome, count in Counter(score.outcome for score in heads).items():
-        if outcome not in (FitOutcome.OK, FitOutcome.ASCENDED):
+        if outcome not in (FitOutcome.OK, FitOutcome.ASCENDED, FitOutcome.OWN_MODEL):
             lines.append(f"{outcome.value} ({count}): {outcome.advice}")
     return "\n".join(lines)

@@ -10,14 +10,14 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from cleverscore.balls import parse_norm
-from cleverscore.bounds.effort import PRESETS, Effort
+from cleverscore.bounds.effort import OWN_EFFORT, PRESETS, Effort
 from cleverscore.bounds.facets import facets
 from cleverscore.bounds.foolbox_attacks import load_foolbox, run
 from cleverscore.bounds.goals import Goal, make_goal
@@ -45,6 +45,19 @@ BEST: dict[float, tuple[str, ...]] = {
     2.0: ("ddn", "fmn", "facets"),
     math.inf: ("fmn", "facets"),
 }
+
+
+class AttackFunction(Protocol):
+    """An attack of your own: from a goal to candidates (n, *shape), which are checked and measured like any other's.
+
+    goal    the inputs, their classes and their box; `goal.margins_and_gradients(points)` is what most attacks need.
+    p       the norm to make small.
+    seed    torch's own generator is seeded with it before the call.
+    """
+
+    def __call__(self, goal: Goal, *, p: float, seed: int) -> torch.Tensor:
+        """Candidates; the input itself where there is none."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -76,7 +89,7 @@ class Attacked:
 def attack(
     classifier: Classifier,
     images: Any,
-    name: str = "cw",
+    name: str | AttackFunction = "cw",
     *,
     p: float | str | None = None,
     targets: Any = None,
@@ -89,7 +102,7 @@ def attack(
     """Attack a batch inside the classifier's box; an input is attacked away from the class that the model predicts.
 
     images      (n, *input_shape), in the classifier's input units.
-    name        "cw", "ifgsm", "ead", "ddn" or "fmn".
+    name        "cw", "ifgsm", "ead", "ddn", "fmn" or "facets", or a function of your own (`AttackFunction`).
     p           the norm to make small; default: the attack's own. An attack that has no such variant runs in its own.
     targets     None (any other class), "runner_up", "least_likely", "random", or one class per input.
     preset      "paper", "quick" (a few seconds), "strong" (longer, then polished in norm p, which only tightens).
@@ -102,21 +115,36 @@ def attack(
     (array([ True,  True]), True)
     """
     effort, norm = _checked(name, p, preset, iterations, learning_rate, seed)
-    load_foolbox()
+    if isinstance(name, str):
+        load_foolbox()
     goal = make_goal(classifier, images, targets=targets, p=norm, seed=seed)
     chunk_size = resolved_chunk_size(classifier, goal.x[0], chunk_size, workers=1)
     return _attack(goal, name, norm, effort, seed, chunk_size)
 
 
+def attack_name(attack: str | AttackFunction) -> str:
+    """How an attack is called in results."""
+    return attack if isinstance(attack, str) else getattr(attack, "__name__", type(attack).__name__)
+
+
 def _checked(
-    name: str, p: float | str | None, preset: str, iterations: int | None, learning_rate: float | None, seed: int
+    name: str | AttackFunction,
+    p: float | str | None,
+    preset: str,
+    iterations: int | None,
+    learning_rate: float | None,
+    seed: int,
 ) -> tuple[Effort, float]:
-    if name not in ATTACKS:
-        raise SettingError(f"attack={name!r}: choose one of {', '.join(ATTACKS)}")
+    if not callable(name) and name not in ATTACKS:
+        raise SettingError(f"attack={name!r}: choose one of {', '.join(ATTACKS)}, or give a function")
     if preset not in PRESETS:
         raise SettingError(f"preset={preset!r}: choose one of {', '.join(PRESETS)}")
     if int(seed) != seed or not 0 <= seed <= LARGEST_SEED:
         raise SettingError(f"seed={seed}: give a whole number from 0 to 2**64 - 1")
+    if not isinstance(name, str):
+        if iterations is not None or learning_rate is not None:
+            raise SettingError("iterations and learning_rate are for attacks by name; give them to your own function")
+        return OWN_EFFORT[preset], 2.0 if p is None else parse_norm(p)
     effort = PRESETS[preset][name]
     if iterations is not None:
         if isinstance(iterations, bool) or int(iterations) != iterations or iterations < 1:
@@ -129,16 +157,18 @@ def _checked(
     return effort, ATTACKS[name][0] if p is None else parse_norm(p)
 
 
-def _attack(goal: Goal, name: str, p: float, effort: Effort, seed: int, chunk_size: int) -> Attacked:
+def _attack(goal: Goal, name: str | AttackFunction, p: float, effort: Effort, seed: int, chunk_size: int) -> Attacked:
     began = time.perf_counter()
-    own = p if p in ATTACKS[name] else ATTACKS[name][0]
+    own = p if not isinstance(name, str) or p in ATTACKS[name] else ATTACKS[name][0]
     # The attack may work on a faster network of the same function; what it found is judged by the user's own.
     faster = replace(goal, classifier=tuned(goal.classifier, goal.x[:CHECKED_INPUTS]))
     parts = []
     for start in range(0, len(goal), chunk_size):
         rows = slice(start, start + chunk_size)
         part, working = goal.rows(rows), faster.rows(rows)
-        if name == "facets":
+        if not isinstance(name, str):
+            points = _own_candidates(name, working, p=p, seed=seed)
+        elif name == "facets":
             points = facets(working, p=p, effort=effort)
         else:
             points = run(working, name, p=own, effort=effort, seed=seed)
@@ -159,7 +189,7 @@ def _attack(goal: Goal, name: str, p: float, effort: Effort, seed: int, chunk_si
         np.where(success, distances(goal.x, adversarial, norm).cpu().numpy(), math.inf) for norm in (1.0, 2.0, math.inf)
     )
     return Attacked(
-        attack=name,
+        attack=attack_name(name),
         p=p if effort.polish else own,
         adversarial=adversarial,
         success=success,
@@ -169,6 +199,18 @@ def _attack(goal: Goal, name: str, p: float, effort: Effort, seed: int, chunk_si
         linf=linf,
         seconds=time.perf_counter() - began,
     )
+
+
+def _own_candidates(function: AttackFunction, goal: Goal, *, p: float, seed: int) -> torch.Tensor:
+    """What an attack of the user gives, brought into the box."""
+    devices = [goal.x.device] if goal.x.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        points = function(goal, p=p, seed=seed)
+    if not isinstance(points, torch.Tensor) or points.shape != goal.x.shape:
+        given = tuple(points.shape) if isinstance(points, torch.Tensor) else type(points).__name__
+        raise SettingError(f"attack {attack_name(function)} gave {given}; a tensor {tuple(goal.x.shape)} is wanted")
+    return points.detach().to(goal.x).maximum(goal.low).minimum(goal.high)
 
 
 @dataclass(frozen=True)
@@ -207,7 +249,7 @@ class BestAttack:
 def best_attack(
     classifier: Classifier,
     images: Any,
-    names: str | Sequence[str] = "best",
+    names: str | AttackFunction | Sequence[str | AttackFunction] = "best",
     *,
     p: float | str = 2.0,
     targets: Any = None,
@@ -217,15 +259,24 @@ def best_attack(
 ) -> BestAttack:
     """Run several attacks and keep the smallest distortion in norm p, any p >= 1; other arguments as `attack` has them.
 
-    names       attacks, or "best": what is tightest for its time in that norm.
+    names       attacks, or "best": what is tightest for its time in that norm; also functions of your own.
+    preset      "strong", "paper" or "quick".
+
+    >>> classifier = Classifier(torch.nn.Linear(4, 3), bounds=(-4.0, 4.0))
+    >>> best = best_attack(classifier, torch.rand(2, 4), p=1.5, preset="quick")
+    >>> best.success, len(best.names)
+    (array([ True,  True]), 2)
     """
     norm = parse_norm(p)
     if isinstance(names, str):
         names = BEST.get(norm, BEST[2.0]) if names == "best" else (names,)
+    elif callable(names):
+        names = (names,)
     if not names:
         raise SettingError(f"names={names!r}: name at least one of {', '.join(ATTACKS)}, or say 'best'")
     efforts = {name: _checked(name, norm, preset, None, None, seed)[0] for name in names}
-    load_foolbox()
+    if any(isinstance(name, str) for name in names):
+        load_foolbox()
     goal = make_goal(classifier, images, targets=targets, p=norm, seed=seed)
     chunk_size = resolved_chunk_size(classifier, goal.x[0], chunk_size, workers=1)
     attacks = tuple(_attack(goal, name, norm, effort, seed, chunk_size) for name, effort in efforts.items())

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from cleverscore.bounds.attacks import AttackFunction
 from cleverscore.bounds.evidence import (
     Above,
     Below,
@@ -144,7 +145,7 @@ def bracket(
     images: Any,
     scores: Scores,
     *,
-    attacks: Sequence[str] = ("cw", "ddn"),
+    attacks: Sequence[str | AttackFunction] = ("cw", "ddn"),
     certificate: str | None = "crown",
     seed: int = 0,
 ) -> Bracket:
@@ -152,7 +153,7 @@ def bracket(
 
     images          the inputs of `scores`, in the same order.
     attacks         "cw", "ddn", "fmn", "ead", "ifgsm", or "best" for what is tightest in the score's norm; with a
-                    preset, if wanted, as in "ddn:strong". Empty for none.
+                    preset, if wanted, as in "ddn:strong"; or functions of your own. Empty for none.
     certificate     "crown", or another method of `certify`; None for none.
     seed            of the attacks.
 

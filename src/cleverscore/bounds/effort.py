@@ -52,3 +52,6 @@ PRESETS: dict[str, dict[str, Effort]] = {
         "facets": Effort(30, 4, polish=50),
     },
 }
+
+# An attack of the user has its own parameters; only polishing is ours.
+OWN_EFFORT = {preset: Effort(1, polish=50 if preset == "strong" else 0) for preset in PRESETS}

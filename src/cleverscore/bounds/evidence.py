@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from cleverscore.bounds.attacks import ATTACKS, BEST, attack
+from cleverscore.bounds.attacks import ATTACKS, BEST, AttackFunction, attack, attack_name
 from cleverscore.bounds.certified import certify, check_method
 from cleverscore.bounds.effort import PRESETS
 from cleverscore.classifier import Classifier
@@ -97,12 +97,19 @@ def split_attack(name: str) -> tuple[str, str]:
     return short, preset or "paper"
 
 
-def checked_attacks(names: Sequence[str], p: float) -> list[str]:
-    """Attacks by name, "best" replaced by what is tightest in norm p; refuses names that do not exist."""
+def checked_attacks(names: Sequence[str | AttackFunction], p: float) -> list[str | AttackFunction]:
+    """Attacks by name or as functions, "best" replaced by what is tightest in norm p; refuses what does not exist."""
     if isinstance(names, str):
         raise SettingError(f"attacks={names!r}: give a list of names, such as ['{names}']")
-    checked = []
+    checked: list[str | AttackFunction] = []
     for name in names:
+        if not isinstance(name, str):
+            if not callable(name):
+                raise SettingError(f"attack {name!r}: give a name or a function")
+            if attack_name(name) in (*ATTACKS, "best", *(attack_name(other) for other in checked if other is not name)):
+                raise SettingError(f"two attacks are called {attack_name(name)}; results are kept by name: rename one")
+            checked.append(name)
+            continue
         short, preset = split_attack(name)
         if preset not in PRESETS or short not in (*ATTACKS, "best"):
             raise SettingError(
@@ -118,7 +125,7 @@ def run_attacks(
     classifier: Classifier,
     images: Mapping[int, torch.Tensor],
     rows: Sequence[Score],
-    names: Sequence[str],
+    names: Sequence[str | AttackFunction],
     *,
     seed: int = 0,
     done: Collection[Key] = (),
@@ -126,11 +133,8 @@ def run_attacks(
     """Attack the inputs of rows, a batch at a time; `images` by input id, `done` is left out."""
     seen = set(done)
     for p in dict.fromkeys(row.p for row in rows):
-        for name in checked_attacks(names, p):
-            own = ATTACKS[split_attack(name)[0]]
-            # An attack without a variant for this norm runs in its own, once for all norms, and its step is measured in
-            # all three; the strong preset ends by shortening the step in the norm asked for, so it runs for each.
-            run = p if p in own or p not in NORMS or split_attack(name)[1] == "strong" else own[0]
+        for chosen in checked_attacks(names, p):
+            name, run = attack_name(chosen), _norm_of_run(chosen, p)
             for targeted in (False, True):
                 todo = [
                     row
@@ -142,14 +146,31 @@ def run_attacks(
                 seen |= {(row.input, aim(row), name, run) for row in todo}
                 for start in range(0, len(todo), ATTACKED_TOGETHER):
                     part = todo[start : start + ATTACKED_TOGETHER]
-                    yield _attacked(classifier, images, part, name, run, seed)
+                    yield _attacked(classifier, images, part, chosen, run, seed)
+
+
+def _norm_of_run(chosen: str | AttackFunction, p: float) -> float:
+    """The norm that an attack is run in to bound a score in norm p.
+
+    An attack without a variant for this norm runs in its own, once for all norms, and its step is measured in
+    all three; the strong preset ends by shortening the step in the norm asked for, so it runs for each.
+    """
+    if not isinstance(chosen, str) or p not in NORMS:
+        return p
+    short, preset = split_attack(chosen)
+    return p if p in ATTACKS[short] or preset == "strong" else ATTACKS[short][0]
 
 
 def _attacked(
-    classifier: Classifier, images: Mapping[int, torch.Tensor], rows: Sequence[Score], name: str, p: float, seed: int
+    classifier: Classifier,
+    images: Mapping[int, torch.Tensor],
+    rows: Sequence[Score],
+    chosen: str | AttackFunction,
+    p: float,
+    seed: int,
 ) -> list[Above]:
     x = torch.stack([images[row.input] for row in rows])
-    short, preset = split_attack(name)
+    short, preset = split_attack(chosen) if isinstance(chosen, str) else (chosen, "paper")
     targets = None if aim(rows[0]) is None else [row.target for row in rows]
     result = attack(classifier, x, short, p=p, targets=targets, preset=preset, seed=seed)
     steps = (result.adversarial.to(x) - x).flatten(1).double()
@@ -158,7 +179,7 @@ def _attacked(
         Above(
             input=row.input,
             target=aim(row),
-            name=name,
+            name=attack_name(chosen),
             p=p,
             found=int(result.found[i]),
             distortion=float(lengths[i]) if result.success[i] else math.inf,

@@ -33,6 +33,8 @@ CANONICAL = {
 def load_data(data: str | Path, classifier: Classifier | None = None) -> tuple[Images, Labels | None]:
     """Inputs (n, *input_shape) and labels (n,), or None where the data has no labels.
 
+    data        npz, npy, safetensors or csv, a folder of pictures, a saved Hugging Face data set, "mnist:FOLDER",
+                "cifar10:FOLDER" or "zoo:mnist" (docs/models.md).
     classifier  what the data is for: pictures are framed, texts embedded and classes numbered as it asks.
 
     >>> images, labels = load_data("zoo:mnist")

@@ -31,6 +31,8 @@ WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 def load_model(model: str | Path, *, allow_pickle: bool = False, **options: Any) -> Classifier:
     """The classifier that `model` names; `options` go to `Classifier` (bounds, mean, std, outputs, device).
 
+    model           an ONNX, torch.export or TorchScript file, a Hugging Face folder, "zoo:mnist-cnn", or a function
+                    that builds the network: "package.module:factory?weights=file.safetensors" (docs/models.md).
     allow_pickle    load pickled objects, which can run any code: only for files that you trust.
 
     >>> load_model("zoo:mnist-cnn").bounds

@@ -51,6 +51,10 @@ def convergence(score: Score, axes: Axes | None = None) -> Axes:
         raise InputError(f"input {score.input} has {count} blocks; convergence needs at least {FIRST_BLOCKS}")
     axes = new_axes(axes)
     sizes = [size for k in range(32) if (size := FIRST_BLOCKS << k) < count] + [count]
+    if score.method not in METHODS:
+        raise InputError(
+            f"convergence() fits parts of the maxima again, and does not know how {score.method!r} does it"
+        )
     rule = METHODS[score.method]
     limit = score.radius if rule.cap else math.inf
     rows = []

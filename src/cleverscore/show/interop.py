@@ -37,7 +37,7 @@ def scalars(scores: Scores, *, prefix: str = "clever") -> dict[str, float]:
 
 
 def log_to_mlflow(scores: Scores, *, step: int | None = None, prefix: str = "clever") -> dict[str, float]:
-    """Log the scalars to the active MLflow run."""
+    """Log what `scalars` gives to the active MLflow run, and return it."""
     try:
         import mlflow
     except ImportError as error:
@@ -50,7 +50,7 @@ def log_to_mlflow(scores: Scores, *, step: int | None = None, prefix: str = "cle
 
 
 def log_to_wandb(scores: Scores, *, step: int | None = None, prefix: str = "clever") -> dict[str, float]:
-    """Log the scalars to the active run of Weights & Biases, with a histogram of the scores of each norm."""
+    """Log what `scalars` gives to the active run of Weights & Biases, with a histogram per norm, and return it."""
     try:
         import wandb
     except ImportError as error:

@@ -3,6 +3,7 @@
 from .goodness import anderson_darling, kolmogorov_smirnov
 from .intervals import Intervals, interval
 from .outcome import FitOutcome
+from .own import Endpoints, TailModel, fit_own
 from .weibull import ESTIMATOR, PAPER_PENALTY, RELEASED_CODE_PENALTY, TailFit, TailFits, fit
 from .weighted import block_weights, fit_weighted
 
@@ -10,13 +11,16 @@ __all__ = [
     "ESTIMATOR",
     "PAPER_PENALTY",
     "RELEASED_CODE_PENALTY",
+    "Endpoints",
     "FitOutcome",
     "Intervals",
     "TailFit",
     "TailFits",
+    "TailModel",
     "anderson_darling",
     "block_weights",
     "fit",
+    "fit_own",
     "fit_weighted",
     "interval",
     "kolmogorov_smirnov",

@@ -8,7 +8,7 @@ from enum import Enum
 class FitOutcome(str, Enum):
     """How the fit of one sample of block maxima ended; a failed fit is a value, never an exception.
 
-    The last three are the sharp method's, which ascends instead of fitting.
+    Three are the sharp method's, which ascends instead of fitting; the last is that of a tail model of your own.
 
 
     >>> FitOutcome("atom").extrapolates
@@ -28,6 +28,7 @@ class FitOutcome(str, Enum):
     ASCENDED = "ascended"
     UNSETTLED = "unsettled"
     NO_DIRECTION = "no_direction"
+    OWN_MODEL = "own_model"
 
     @property
     def advice(self) -> str:
@@ -36,7 +37,7 @@ class FitOutcome(str, Enum):
 
     @property
     def extrapolates(self) -> bool:
-        """Whether the location was estimated beyond the sample maximum."""
+        """Whether the fitted law puts the location beyond the sample maximum."""
         return self in (FitOutcome.OK, FitOutcome.NO_ENDPOINT)
 
     @property
@@ -90,4 +91,5 @@ _ADVICE = {
         "The gradient norm shows no way up anywhere (compiled or custom piecewise linear layers?), so the score rests "
         "on a few random points and is too large; use method='paper', or build the network from torch functions."
     ),
+    FitOutcome.OWN_MODEL: "The end-point is that of your own tail model; nothing needs to be done.",
 }

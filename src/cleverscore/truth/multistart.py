@@ -215,6 +215,8 @@ def dense_multistart_distortion(
 ) -> Exact:
     """The smallest ||delta||_p at which climbs of f_j - f_c reach 0, by bisection of the radius: an attack.
 
+    count, steps    climbs at each radius, and their length.
+    accuracy        relative, of the bisection.
     `low` is 0: nothing is proved. `point` has the target's logit at or above the predicted one's, in float64.
     """
     p = checked_norm(p)

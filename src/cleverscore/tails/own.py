@@ -1,0 +1,80 @@
+"""End-points from a tail model of your own, in the form that scores are made of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..errors import SettingError
+from ._likelihood import Floats
+from .intervals import Intervals, interval
+from .outcome import FitOutcome
+from .weibull import TailFits, as_samples, fit
+
+
+class Endpoints(NamedTuple):
+    """What a tail model says about samples of block maxima: three arrays (samples,).
+
+    location    the estimated end-points, finite.
+    low, high   limits for them at the level asked for, `high` may be infinite; None if the model has no interval.
+    """
+
+    location: ArrayLike
+    low: ArrayLike | None = None
+    high: ArrayLike | None = None
+
+
+class TailModel(Protocol):
+    """A tail model of your own: from samples of block maxima to their end-points.
+
+    maxima  (samples, blocks), each of which has a tail to fit.
+    level   of the limits, such as 0.95.
+    """
+
+    def __call__(self, maxima: Floats, level: float, /) -> Endpoints:
+        """End-points, one for each sample."""
+        ...
+
+
+def fit_own(maxima: ArrayLike, model: TailModel, *, level: float = 0.95) -> tuple[TailFits, Intervals]:
+    """End-points and limits of each sample by `model`, which is a function (maxima, level) -> Endpoints.
+
+    The model sees samples that have a tail to fit. Constant, all-zero, repeated, too few and infinite maxima are
+    settled as `fit` settles them. An end-point below the largest value of its sample is lifted to that value.
+
+    maxima: (..., blocks). Returns what `fit` and `interval` return; scale, shape and likelihood are NaN.
+
+    >>> import numpy as np
+    >>> maxima = 2.0 - np.random.default_rng(0).weibull(3.0, size=(4, 500))
+    >>> fits, limits = fit_own(maxima, lambda rows, level: Endpoints(rows.max(1) + np.ptp(rows, axis=1) / 100))
+    >>> str(fits[0].outcome), bool(np.isnan(limits.low).all())
+    ('own_model', True)
+    """
+    x = as_samples(maxima)
+    fits = fit(x)
+    limits = interval(x, fits, level=level)
+    mine = np.array([outcome.has_law for outcome in fits.outcome.ravel()], dtype=bool).reshape(fits.outcome.shape)
+    if not mine.any():
+        return fits, limits
+    found = Endpoints(*model(x[mine], level))
+    count, top = int(mine.sum()), fits.sample_max[mine]
+    location = _checked("location", found.location, count)
+    if not np.isfinite(location).all():
+        raise SettingError(f"the tail model gave the end-point {location[~np.isfinite(location)][0]}; give finite ones")
+    for name, given in (("low", found.low), ("high", found.high)):
+        values = np.full(count, np.nan) if given is None else np.maximum(_checked(name, given, count), top)
+        getattr(limits, name)[mine] = values
+    fits.location[mine] = np.maximum(location, top)
+    for law in (fits.scale, fits.shape, fits.log_likelihood):
+        law[mine] = np.nan
+    fits.outcome[mine] = FitOutcome.OWN_MODEL
+    return fits, limits
+
+
+def _checked(name: str, values: ArrayLike, count: int) -> Floats:
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != (count,):
+        raise SettingError(f"the tail model gave {name} of shape {array.shape} for {count} samples; give one each")
+    return array
