@@ -267,7 +267,8 @@ def test_files_that_are_no_data_or_run_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_newer_store_is_refused(full_run: tuple, tmp_path: Path) -> None:
-    Store.create(tmp_path / "run", {"config": {}})._connection.execute("PRAGMA user_version = 99")
+    with Store.create(tmp_path / "run", {"config": {}}) as store:
+        store._connection.execute("PRAGMA user_version = 99")
     done = cleverscore("show", tmp_path / "run")
     assert done.returncode == 2 and "newer cleverscore" in done.stderr
 

@@ -128,7 +128,7 @@ def test_flipped_bits_are_never_taken_for_results(whole: Path, tmp_path: Path) -
     before = table(whole)
     chance = random.Random(5)
     said = mended = 0
-    for trial in range(150):
+    for trial in range(60):
         folder = tmp_path / str(trial)
         folder.mkdir()
         place, bit = chance.randrange(len(content)), 1 << chance.randrange(8)
@@ -147,7 +147,7 @@ def test_flipped_bits_are_never_taken_for_results(whole: Path, tmp_path: Path) -
             continue
         mended += 1
         pd.testing.assert_frame_equal(table(folder), before)
-    assert said > 20 and mended > 20
+    assert said > 10 and mended > 10
 
 
 def test_damaged_rows_are_named_and_computed_again(tmp_path: Path) -> None:
