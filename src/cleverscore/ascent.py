@@ -278,7 +278,8 @@ def _extreme(offsets: torch.Tensor, p: float) -> torch.Tensor:
     if p == 1.0:
         largest = offsets.abs().argmax(1, keepdim=True)
         return torch.zeros_like(offsets).scatter(1, largest, offsets.gather(1, largest).sign())
-    return offsets / torch.linalg.vector_norm(offsets, p, dim=1, keepdim=True).clamp_min(1e-12)
+    length: torch.Tensor = torch.linalg.vector_norm(offsets, p, dim=1, keepdim=True)
+    return offsets / length.clamp_min(1e-12)
 
 
 def box_for(ball: LpBall, classifier: Classifier) -> tuple[float, float] | None:
