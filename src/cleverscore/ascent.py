@@ -28,6 +28,7 @@ Array = npt.NDArray[np.float64]
 # Chosen on random and trained networks with 64 to 784 inputs, apart from those that docs/sharp.md reports on.
 STEPS = 38
 STARTS, MORE_STARTS = 8, 4  # in the first batch, and in each further one
+STARTS_IN_FEW_DIMENSIONS = 32  # in every batch: pieces of a small ReLU network are many, and its gradients cheap
 RISE = 0.01  # one more batch that raises the best by less ends the ascent
 MOST_BATCHES = 3
 MOMENTUM = 0.8
@@ -36,7 +37,9 @@ FIRST_SHARPNESS, LAST_SHARPNESS = 4.0, 25.0  # gates: soft first, to see far, th
 # charge is for gates and step; measured, a step costs 2.0 gradients on the MNIST MLP and 3.0 to 3.5 on the CNN.
 STEP_COST = 3
 # A random start is the best of a few points. In few dimensions chance sees most of the ball, and its many small pieces.
-CANDIDATES, CANDIDATES_IN_FEW_DIMENSIONS, FEW_DIMENSIONS = 8, 32, 16
+CANDIDATES, CANDIDATES_IN_FEW_DIMENSIONS, FEW_DIMENSIONS = 8, 256, 16
+# A short descent of the margin shows whether the other class is nearer than the norms found say.
+DESCENTS, DESCENT_STARTS, DESCENT_STEPS, HALVINGS, NEARER = 3, 4, 12, 10, 0.99
 # How torch says that a layer has a gradient, but that the gradient has none.
 NO_SECOND_DERIVATIVE = ("not implemented", "once_differentiable")
 START_BLOCK = 2**41  # random starts come from blocks far from those that are sampled
@@ -143,6 +146,60 @@ def _look(
     return found, ways.flatten(1).nan_to_num(0.0, 0.0, 0.0).to(climbs.starts.dtype)
 
 
+def descent_cost() -> int:
+    """Gradient equivalents of `nearest_crossings` at most: a forward pass is half a gradient."""
+    return DESCENTS * (DESCENT_STARTS * DESCENT_STEPS + HALVINGS // 2)
+
+
+def nearest_crossings(
+    classifier: Classifier, climbs: Climbs, *, p: float, bounds: tuple[float, float] | None = None
+) -> torch.Tensor:
+    """How far a short descent of the margin has to go within each ball until it meets the target's class: (n,).
+
+    Infinite where it does not. What is met is brought as near as the straight way back allows, and the descent repeated
+    in a ball a little smaller than that. A climb's start is where its descent begins, as a share of the radius.
+    """
+    centers, shape = climbs.centers.flatten(1), climbs.centers.shape
+    nearest = torch.full_like(climbs.radii, math.inf)
+    radii = climbs.radii
+    for _ in range(DESCENTS):
+        offsets = _inside(climbs.starts * radii[:, None], centers, bounds)
+        places = offsets
+        met = torch.zeros(len(offsets), dtype=torch.bool, device=offsets.device)
+        for step in range(DESCENT_STEPS):
+            margins, ways = _margins(classifier, climbs, (centers + offsets).view(shape), gradient=True)
+            crossed = (margins <= 0.0) & ~met
+            places = torch.where(crossed[:, None], offsets, places)
+            met |= crossed
+            reach = (1.0 - step / DESCENT_STEPS) * radii[:, None]
+            offsets = _inside(onto_ball(offsets - reach * steepest(ways, p), radii, p), centers, bounds)
+        if not bool(met.any()):
+            break
+        near, far = torch.zeros_like(radii), torch.ones_like(radii)
+        for _ in range(HALVINGS):
+            middle = (near + far) / 2
+            margins, _ = _margins(classifier, climbs, (centers + middle[:, None] * places).view(shape), gradient=False)
+            near, far = torch.where(margins > 0.0, middle, near), torch.where(margins > 0.0, far, middle)
+        lengths = torch.linalg.vector_norm(far[:, None] * places, p, dim=1)
+        nearest = torch.where(met, torch.minimum(nearest, lengths), nearest)
+        radii = torch.where(met, NEARER * nearest, radii)
+    return nearest
+
+
+def _margins(
+    classifier: Classifier, climbs: Climbs, points: torch.Tensor, *, gradient: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Margins at points, and their gradients (n, d) where asked for."""
+    points = points.detach().requires_grad_(gradient)
+    with torch.set_grad_enabled(gradient):
+        logits = classifier.logits(points)
+        margins = (logits.gather(1, climbs.predicted[:, None]) - logits.gather(1, climbs.targets[:, None]))[:, 0]
+        if not gradient:
+            return margins, points
+        (ways,) = torch.autograd.grad(margins.sum(), points)
+    return margins.detach(), ways.flatten(1).nan_to_num(0.0, 0.0, 0.0).to(climbs.starts.dtype)
+
+
 def _smooth_norm(gradients: torch.Tensor, q: float) -> torch.Tensor:
     """||g||_q per row, scaled to a largest entry of 1 so that nothing under- or overflows on the way back."""
     if gradients.dtype in (torch.float16, torch.bfloat16):
@@ -202,9 +259,27 @@ def best_starts(
 
 
 def random_starts(ball: LpBall, *, dim: int, count: int, seed: int, input_id: int, batch: int) -> torch.Tensor:
-    """Offsets (count, dim), uniform in the ball of radius 1 of the same norm, from (seed, id, norm, batch) alone."""
+    """Offsets (count, dim), uniform in the ball of radius 1 of the same norm, from (seed, id, norm, batch) alone.
+
+    In few dimensions every other one is a corner instead, or a point of the surface: there small networks hide pieces
+    that uniform points miss.
+    """
     unit = LpBall(ball.p, 1.0)
-    return unit.offsets(dim=dim, count=count, seed=seed, input_id=input_id, block=START_BLOCK + batch, tile=0)
+    drawn = unit.offsets(dim=dim, count=count, seed=seed, input_id=input_id, block=START_BLOCK + batch, tile=0)
+    if dim <= FEW_DIMENSIONS:
+        drawn[1::2] = _extreme(drawn[1::2], ball.p)
+    return drawn
+
+
+def _extreme(offsets: torch.Tensor, p: float) -> torch.Tensor:
+    """Corners of the unit ball, or points of its surface where it has none, in about these directions."""
+    if math.isinf(p):
+        return torch.where(offsets < 0.0, -1.0, 1.0)
+    if p == 1.0:
+        largest = offsets.abs().argmax(1, keepdim=True)
+        return torch.zeros_like(offsets).scatter(1, largest, offsets.gather(1, largest).sign())
+    length: torch.Tensor = torch.linalg.vector_norm(offsets, p, dim=1, keepdim=True)
+    return offsets / length.clamp_min(1e-12)
 
 
 def box_for(ball: LpBall, classifier: Classifier) -> tuple[float, float] | None:
@@ -247,7 +322,7 @@ def largest_gradient_norms(
     """max ||grad(f_c - f_j)||_q over B_p(x, radius) for each target j of one input x (*input_shape).
 
     The first batch has 8 starts (the input itself is one), each further one 4, until one raises the best by less than
-    1%, or three batches are done.
+    1%, or three batches are done; up to 16 dimensions a batch has 32.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     >>> found = largest_gradient_norms(Classifier(model), torch.zeros(2), predicted=0, targets=[1], ball=LpBall(2, 1.0))
@@ -263,6 +338,8 @@ def largest_gradient_norms(
         if not len(open_targets):
             break
         count = STARTS if batch == 0 else MORE_STARTS
+        if x.numel() <= FEW_DIMENSIONS:
+            count = STARTS_IN_FEW_DIMENSIONS
         each = candidates(x.numel())
         drawn = random_starts(ball, dim=x.numel(), count=count * each, seed=seed, input_id=input_id, batch=batch)
         offers = list((drawn * ball.radius).to(x.device, x.dtype).view(count, each, -1))

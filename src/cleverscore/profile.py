@@ -8,6 +8,7 @@ the largest r with r L(r) <= margin. NumPy only.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,18 +25,20 @@ class Profile:
     norms       (m,), the largest norm found within each radius, never falling: what lies in a ball lies in larger ones.
     gradients   what it cost, in gradients.
     outcome     how the search ended: the value of a `FitOutcome`.
+    met         distance of the nearest point of the target's class that the search came across, infinite if of none.
     """
 
     radii: Array
     norms: Array
     gradients: int
     outcome: str
+    met: float = math.inf
 
     @classmethod
-    def of(cls, radii: Array, norms: Array, *, gradients: int, outcome: str) -> Profile:
+    def of(cls, radii: Array, norms: Array, *, gradients: int, outcome: str, met: float = math.inf) -> Profile:
         """Sort by radius and let larger radii inherit what smaller ones found; NaN is inherited too."""
         order = np.argsort(radii, kind="stable")
-        return cls(radii[order], np.maximum.accumulate(norms[order]), gradients, outcome)
+        return cls(radii[order], np.maximum.accumulate(norms[order]), gradients, outcome, met)
 
     def at(self, radius: float) -> float:
         """An upper value of L at a radius: that of the next radius that was looked at."""
@@ -45,10 +48,13 @@ class Profile:
     def distance(self, margin: float, limit: float) -> float:
         """The r <= limit with margin = integral of L, from upper sums: between two radii L is taken at the larger one.
 
+        Where the search met the other class nearer than that, L was missed on the way, and that distance counts.
+
         >>> Profile(np.array([0.0, 1.0, 2.0]), np.array([1.0, 2.0, 4.0]), 0, "").distance(4.0, 5.0)
         1.5
         """
-        return _crossing(self.radii, self.norms[1:], self.norms[-1], margin, limit)
+        # NaN first: a broken gradient stays broken.
+        return min(_crossing(self.radii, self.norms[1:], self.norms[-1], margin, limit), self.met)
 
     def mean_norm(self, radius: float) -> float:
         """The mean of L over radii from 0 to `radius`, by the same upper sums."""

@@ -9,6 +9,7 @@ untargeted score race: one whose score is still far above the smallest gets no f
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,8 @@ import torch
 from cleverscore.allocator import kept_pages
 from cleverscore.ascent import (
     CANDIDATES,
+    DESCENT_STARTS,
+    FEW_DIMENSIONS,
     Climbs,
     Summit,
     best_starts,
@@ -29,6 +32,8 @@ from cleverscore.ascent import (
     candidates,
     climb,
     climb_cost,
+    descent_cost,
+    nearest_crossings,
     random_starts,
 )
 from cleverscore.balls import LpBall
@@ -72,7 +77,8 @@ def most_gradients(dim: int) -> int:
     >>> most_gradients(784) < 512_000 / 100
     True
     """
-    return 1 + sum(_round_cost(rounds, dim) for rounds in range(MOST_ROUNDS))
+    descents = descent_cost() if dim <= FEW_DIMENSIONS else 0
+    return 1 + sum(_round_cost(rounds, dim) for rounds in range(MOST_ROUNDS)) + descents
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,7 @@ class _Ladder:
     fine: list[float] = field(default_factory=list)
     gradients: int = 0
     moved: bool = False
+    met: float = math.inf
 
     def take(self, radius: float, norm: float, offset: torch.Tensor) -> None:
         if radius not in self.offsets:
@@ -107,7 +114,9 @@ class _Ladder:
         self.norms[place] = float(np.maximum(self.norms[place], norm))  # keeps NaN
 
     def profile(self, outcome: FitOutcome) -> Profile:
-        return Profile.of(np.array(self.radii), np.array(self.norms), gradients=self.gradients, outcome=outcome.value)
+        return Profile.of(
+            np.array(self.radii), np.array(self.norms), gradients=self.gradients, outcome=outcome.value, met=self.met
+        )
 
 
 class Search:
@@ -212,6 +221,34 @@ class Search:
             if self.stopped[t]:
                 self.ladders[t].offsets.clear()  # they are of no more use, and large
 
+    def doubted(self) -> list[int]:
+        """Positions of targets whose score a descent may refute: all that count and are below the radius.
+
+        In many dimensions none was ever refuted on the networks measured, and descents are left out.
+        """
+        if self.subject.x.numel() > FEW_DIMENSIONS:
+            return []
+        return [
+            t
+            for t, reason in enumerate(self.stopped)
+            if reason != LOST and self.rounds and 0.0 < self.scores[t] < self.ball.radius and not self._constant(t)
+        ]
+
+    def descent_starts(self) -> torch.Tensor:
+        """Where descents begin (starts, d), in a ball of radius 1: at the input, and at random points."""
+        drawn = random_starts(
+            self.ball, dim=self.subject.x.numel(), count=DESCENT_STARTS, seed=self.seed,
+            input_id=self.subject.input_id, batch=MOST_ROUNDS,
+        )  # fmt: skip
+        drawn[0] = 0.0
+        return drawn
+
+    def meet(self, t: int, distance: float) -> None:
+        """Take the distance at which a descent met the other class."""
+        self.ladders[t].met = distance
+        self.ladders[t].gradients += descent_cost()
+        self.scores[t] = self._score(t)
+
     def stop(self, reason: str) -> None:
         """End the search for all targets."""
         for t in self.active:
@@ -294,8 +331,11 @@ def searches(
                     )
                     running[i].seconds += time.perf_counter() - began
             while running:
-                for i in [i for i, search in running.items() if not search.active]:
-                    yield i, running.pop(i)
+                finished = {i: search for i, search in running.items() if not search.active}
+                team.descend(list(finished.values()))
+                for i, search in finished.items():
+                    del running[i]
+                    yield i, search
                 cost = sum(search.cost() for search in running.values())
                 if any(search.rounds for search in running.values()) and not purse.affords(cost):
                     for search in running.values():
@@ -333,6 +373,30 @@ class _Team:
                 search.add(own, Summit(norms, offsets.clone(), moved, climb_cost(steps)))
                 search.seconds += seconds * len(own)
                 first += len(own)
+
+    def descend(self, finished: Sequence[Search]) -> None:
+        """See whether the other class is nearer than the scores say."""
+        work = [(search, t) for search in finished for t in search.doubted()]
+        chunks = [work[i : i + self.chunk_size] for i in range(0, len(work), self.chunk_size)]
+        for chunk, met in zip(chunks, self.executor.map(self._descended, chunks), strict=True):
+            for (search, t), distance in zip(chunk, met, strict=True):
+                search.meet(t, distance)
+
+    def _descended(self, work: Sequence[tuple[Search, int]]) -> list[float]:
+        x = work[0][0].subject.x
+        climbs = Climbs(
+            centers=torch.stack([search.subject.x for search, _ in work]),
+            predicted=torch.tensor([search.subject.predicted for search, _ in work], device=x.device),
+            targets=torch.tensor([search.subject.targets[t] for search, t in work], device=x.device),
+            radii=torch.tensor([search.scores[t] for search, t in work], device=x.device, dtype=x.dtype),
+            starts=torch.zeros(len(work), x.numel(), device=x.device, dtype=x.dtype),
+        )
+        places = torch.stack([search.descent_starts() for search, _ in work], 1).to(x.device, x.dtype)
+        found = [
+            nearest_crossings(self.classifier, replace(climbs, starts=starts), p=self.p, bounds=self.box)
+            for starts in places
+        ]
+        return [float(distance) for distance in torch.stack(found).amin(0).double()]
 
     def _chunk(self, steps: int, work: Sequence[tuple[Subject, _Start]]) -> tuple[Summit, float]:
         began = time.perf_counter()

@@ -470,7 +470,7 @@ def _part_row(part: Part) -> tuple[Any, ...]:
         "stopped": item.stopped,
     }
     if item.profiles:
-        facts["profiles"] = [(p.radii.tolist(), p.norms.tolist(), p.gradients, p.outcome) for p in item.profiles]
+        facts["profiles"] = [(p.radii.tolist(), p.norms.tolist(), p.gradients, p.outcome, p.met) for p in item.profiles]
     blob = np.concatenate([np.empty(0), *item.maxima]).astype("<f8").tobytes()
     text = json.dumps(facts)
     return *_sealed((item.input_id, part.norm, part.first, int(part.whole), text)), blob, zlib.crc32(blob)
@@ -494,8 +494,7 @@ def _evidence(input_id: int, text: str, blob: bytes | None) -> Evidence:
         seconds=facts["seconds"],
         stopped=tuple(facts["stopped"]),
         profiles=tuple(
-            Profile(np.array(radii), np.array(norms), gradients, outcome)
-            for radii, norms, gradients, outcome in facts.get("profiles", ())
+            Profile(np.array(radii), np.array(norms), *rest) for radii, norms, *rest in facts.get("profiles", ())
         ),
         counts=counts,
     )
