@@ -223,7 +223,7 @@ def test_a_smooth_maximum_is_found_where_calculus_says() -> None:
         found = largest_gradient_norms(cs.Classifier(model), x, predicted=0, targets=[1], ball=cs.LpBall(2, radius))
         z = max(0.0, 2.0 - 5.0 * radius)  # the nearest to 0 that the ball reaches
         assert found.norms[0] == pytest.approx(5.0 / math.cosh(z) ** 2, rel=1e-4)
-        assert found.settled[0] and found.moved[0] and found.gradients[0] <= 2000
+        assert found.settled[0] and found.moved[0] and found.gradients[0] <= 6000
 
 
 @pytest.mark.parametrize("p", NORMS)

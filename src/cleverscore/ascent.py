@@ -28,7 +28,7 @@ Array = npt.NDArray[np.float64]
 # Chosen on random and trained networks with 64 to 784 inputs, apart from those that docs/sharp.md reports on.
 STEPS = 38
 STARTS, MORE_STARTS = 8, 4  # in the first batch, and in each further one
-STARTS_IN_FEW_DIMENSIONS = 32  # in every batch: pieces of a small ReLU network are many, and its gradients cheap
+STARTS_IN_FEW_DIMENSIONS = 16  # in every batch: pieces of a small ReLU network are many, and its gradients cheap
 RISE = 0.01  # one more batch that raises the best by less ends the ascent
 MOST_BATCHES = 3
 MOMENTUM = 0.8
@@ -37,7 +37,7 @@ FIRST_SHARPNESS, LAST_SHARPNESS = 4.0, 25.0  # gates: soft first, to see far, th
 # charge is for gates and step; measured, a step costs 2.0 gradients on the MNIST MLP and 3.0 to 3.5 on the CNN.
 STEP_COST = 3
 # A random start is the best of a few points. In few dimensions chance sees most of the ball, and its many small pieces.
-CANDIDATES, CANDIDATES_IN_FEW_DIMENSIONS, FEW_DIMENSIONS = 8, 256, 16
+CANDIDATES, CANDIDATES_IN_FEW_DIMENSIONS, FEW_DIMENSIONS = 8, 64, 16
 # A short descent of the margin shows whether the other class is nearer than the norms found say.
 DESCENTS, DESCENT_STARTS, DESCENT_STEPS, HALVINGS, NEARER = 3, 4, 12, 10, 0.99
 # How torch says that a layer has a gradient, but that the gradient has none.
@@ -322,7 +322,7 @@ def largest_gradient_norms(
     """max ||grad(f_c - f_j)||_q over B_p(x, radius) for each target j of one input x (*input_shape).
 
     The first batch has 8 starts (the input itself is one), each further one 4, until one raises the best by less than
-    1%, or three batches are done; up to 16 dimensions a batch has 32.
+    1%, or three batches are done; up to 16 dimensions a batch has 16.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     >>> found = largest_gradient_norms(Classifier(model), torch.zeros(2), predicted=0, targets=[1], ball=LpBall(2, 1.0))
