@@ -17,6 +17,7 @@ from cleverscore.profile import Profile
 from cleverscore.reasons import is_lost
 from cleverscore.summaries import race_summary, scores_table, summary
 from cleverscore.tails import FitOutcome, TailFit
+from cleverscore.tails.weibull import ESTIMATOR
 from cleverscore.targets import takes_smallest
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Rule:
     @property
     def estimator(self) -> str:
         """The name under which fitted tails are kept: they are the same wherever it is."""
-        return f"{tails.ESTIMATOR}, penalty {self.penalty:g}, level {self.level:g}, {self.looks} looks"
+        return f"{ESTIMATOR}, penalty {self.penalty:g}, level {self.level:g}, {self.looks} looks"
 
     @property
     def limit(self) -> float:

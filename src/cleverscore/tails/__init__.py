@@ -4,11 +4,10 @@ from .goodness import anderson_darling, kolmogorov_smirnov
 from .intervals import Intervals, interval
 from .outcome import FitOutcome
 from .own import Endpoints, TailModel, fit_own
-from .weibull import ESTIMATOR, PAPER_PENALTY, RELEASED_CODE_PENALTY, TailFit, TailFits, fit
+from .weibull import PAPER_PENALTY, RELEASED_CODE_PENALTY, TailFit, TailFits, fit
 from .weighted import block_weights, fit_weighted
 
 __all__ = [
-    "ESTIMATOR",
     "PAPER_PENALTY",
     "RELEASED_CODE_PENALTY",
     "Endpoints",
