@@ -54,7 +54,9 @@ bench: $(DEV)  ## measure accuracy and speed side by side with peers (about an h
 	$(BIN)/python -m benchmarks.sharp
 	$(BIN)/python -m benchmarks.many_classes
 	$(BIN)/python -m benchmarks.attacks
+	$(BIN)/python -m benchmarks.certificates
 	$(BIN)/python -m benchmarks.truth
+	$(BIN)/python -m benchmarks.scaling
 
 paper: $(READY)  ## tables and figures of the paper
 	@echo "not there yet: the scripts of the paper's tables and figures are still to come"; exit 1
