@@ -15,7 +15,7 @@ from cleverscore.errors import SettingError
 # glibc hands every tensor back to the system when it is freed, and page faults cost more than larger batches gain.
 CACHED_TENSOR = 8 * 2**20
 LARGEST_TENSOR = 32 * 2**20
-FEW_POINTS = 8
+FEW_POINTS = 4
 MEMORY_SHARE = 0.25  # of what is free on an accelerator
 CPU_MEMORY = 2**30  # for all workers together
 LARGEST_CHUNK = 1024
