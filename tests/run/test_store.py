@@ -251,8 +251,8 @@ def test_a_hundred_thousand_rows_are_shown_and_exported_at_once(tmp_path: Path) 
         took.append(time.perf_counter() - began)
         assert done.returncode == 0, done.stderr
     assert len(pd.read_csv(tmp_path / "rows.csv")) > 100_000
-    # Each takes 3 to 4 s on a quiet machine of two cores; a busy one gets twice that.
-    assert max(took) < 10.0, took
+    # The limit is 5 s each on an idle machine; a busy one gets four times that, and this is a net for accidents.
+    assert max(took) < 20.0, took
 
 
 def test_parts_in_any_order_are_one_input(tmp_path: Path, whole: Path) -> None:
