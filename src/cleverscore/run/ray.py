@@ -62,7 +62,9 @@ class Ray:
         room = int(resources.get(kind, 0.0) / each)
         return max(1, room if self._most is None else min(room, self._most))
 
-    def _recalled(self, running: dict[Any, tuple[Any, Shard, int]], unborn: dict[Any, Any]) -> list[tuple[Shard, int]]:
+    def _recalled(
+        self, running: dict[Any, tuple[Any, Shard, int]], unborn: dict[Any, Any], idle: int
+    ) -> list[tuple[Shard, int]]:
         """Shards of actors that wait for a place which a lost node took with it; the actors are given up."""
         if unborn:
             there, _ = self._ray.wait(list(unborn.values()), num_returns=len(unborn), timeout=0)
@@ -70,7 +72,7 @@ class Ray:
                 del unborn[worker]
         recalled = []
         for reference, (worker, shard, deaths) in list(running.items()):
-            if len(running) > self.slots and worker in unborn:
+            if len(running) + idle > self.slots and worker in unborn:
                 self._ray.kill(worker)
                 del running[reference], unborn[worker]
                 recalled.append((shard, deaths))
@@ -96,7 +98,7 @@ class Ray:
             while True:
                 if time.monotonic() - looked > SECONDS_BETWEEN_LOOKS:  # nodes come and go
                     looked, self.slots = time.monotonic(), self._room()
-                    again += self._recalled(running, unborn)
+                    again += self._recalled(running, unborn, len(idle))
                 while len(running) < self.slots:
                     shard, deaths = again.pop() if again else (next(shards, None), 0)
                     if shard is None:
