@@ -84,7 +84,7 @@ def _numbers(text: str | None, name: str) -> list[float] | None:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise click.BadParameter(f"{text!r} is not a list of numbers such as 0.1,0.2", param_hint=name) from None
+        raise click.BadParameter(f"{text!r} is not a list of numbers such as 0,1", param_hint=name) from None
 
 
 def _classifier_options(
@@ -143,7 +143,7 @@ def _classifier_options(
     "attacks",
     multiple=True,
     metavar="NAME",
-    help="Attack beside the score: cw, ddn, fmn, ead, ifgsm, or best for the norm; NAME:strong or NAME:quick for "
+    help="Attack beside the score: cw, ddn, fmn, ead, ifgsm, facets, or best for the norm; NAME:strong or NAME:quick for "
     "another effort; repeatable. Can be added to a run later.",
 )
 @click.option(
@@ -151,7 +151,8 @@ def _classifier_options(
     "certificates",
     multiple=True,
     metavar="METHOD",
-    help="Certify beside the score: crown, local-lipschitz or norm-product; repeatable. Can be added to a run later.",
+    help="Certify beside the score: crown, local-lipschitz, norm-product, or auto-lirpa where it is installed; repeatable. "
+    "Can be added to a run later.",
 )
 @click.option("--index", metavar="ROWS", help="Rows of the data, such as 3,17,40-49.")
 @click.option("--limit", type=click.IntRange(min=1), help="Score the first inputs only.")
@@ -226,8 +227,18 @@ def run_score(
     class_names = classifier.class_names or source.class_names
     recipe = (load_model, (model,), options)
     study = Study(config, classifier, source.read(rows), labels, rows, class_names=class_names, recipe=recipe)
+    if source.class_names and classifier.class_names is None:
+        classes = classifier(study.subjects[0].x[None]).shape[1]
+        if classes != len(source.class_names):
+            note(
+                f"warning: the data has {len(source.class_names)} named classes and the model {classes} without names: "
+                f"labels are numbered in sorted order ({source.class_names[0]} = 0, ...); name classes by their numbers "
+                "if that is not the model's order"
+            )
     bounds_wanted = Bounds(attacks, certificates)
     bounds_wanted.check(study)
+    if attacks and classifier.bounds is None:
+        note("no --bounds given: attacks may leave the range of valid inputs")
     folder = out or Path("runs") / f"{_slug(model)}-{config.short_hash()}"
     with study.open_store(folder, fresh=fresh, command=_command()) as store:
         for text in study.mended:
@@ -246,7 +257,7 @@ def run_score(
                 + (f"; the budget is {config.budget}" if config.budget else "")
             )
         began = time.perf_counter()
-        ask = "\nfinishing the work that was begun; Ctrl-C again stops at once"
+        ask = f"\nfinishing the work that was begun (up to about {shard_seconds:g} s); Ctrl-C again stops at once"
         with (
             stopping(lambda: note(ask)) as stop,
             _executor(executor, processes, workers, ray_address, ray_gpus) as place,
@@ -264,7 +275,7 @@ def run_score(
                 )  # fmt: skip
             except KeyboardInterrupt:
                 stop.asked = True
-            if stop.asked:
+            if stop.asked and any(study.missing(store).parts.values()):
                 note(
                     f"\ninterrupted; {len(store.done())} of {scores_in_all} scores are complete in {folder}; the same "
                     "command resumes"
@@ -325,13 +336,16 @@ def show(run: Path, all_targets: bool) -> None:
     """Print the table of RUN again."""
     from cleverscore.run.bounding import stored_bracket
     from cleverscore.run.store import Store
-    from cleverscore.run.study import describe_run, stored_scores
+    from cleverscore.run.study import describe_run, stored_scores, what_is_missing
     from cleverscore.score import Scores
 
     with Store.open(run) as store:
         scores = stored_scores(store, maxima=False)
         bracket = stored_bracket(store, scores)
         note(describe_run(store))
+        unfinished = what_is_missing(store)
+        if unfinished is not None:
+            note(unfinished)
     if not len(scores):
         note(f"{run} holds no finished input yet")
         return

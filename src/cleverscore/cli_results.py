@@ -81,7 +81,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, most: int, level: float) -
     metavar="[NORM=]SHARE",
     help="Fail if a larger share of attacked inputs has a score above its attack; repeatable.",
 )
-@click.option("--baseline", type=click.Path(path_type=Path), help="Fail if this run is more robust.")
+@click.option("--baseline", type=click.Path(path_type=Path), help="Fail if this other run is more robust than RUN.")
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write the checks as JUnit XML.")
 def gate(
     run: Path,

@@ -342,7 +342,8 @@ def _smallest(scores: Sequence[Score]) -> Score:
     if len(scores) == 1:
         return scores[0]
     unknown = [score for score in scores if math.isnan(score.value)]
-    head = unknown[0] if unknown else min(scores, key=lambda score: score.value)
+    # Of several at the radius, the one whose margin is used up first.
+    head = unknown[0] if unknown else min(scores, key=lambda s: (s.value, s.margin / max(s.lipschitz, 1e-300)))
     # Targets that lost their race were stopped early, with wide intervals; that they lost is known much better.
     rivals = [score for score in scores if not score.lost] or scores
     return replace(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cleverscore.balls import norm_name
-from cleverscore.reasons import BUDGET, is_lost
+from cleverscore.reasons import BUDGET, UNFINISHED, is_lost
 from cleverscore.tails import FitOutcome
 from cleverscore.targets import takes_smallest
 from cleverscore.text import number, table
@@ -89,12 +89,19 @@ def summary(heads: Sequence[Score]) -> str:
         lines.append(f"* {wrong} rows are of misclassified inputs, scored for the class that the model predicts")
     capped = sum(score.capped for score in heads)
     if capped:
-        lines.append(f">= {capped} scores reached the radius; the network may be more robust: use a larger radius")
-    open_ended = sum(score.low == 0.0 < score.value for score in heads)
+        lines.append(
+            f">= {capped} scores reached the radius; the network may be more robust: use a larger radius (or the "
+            "inputs are in other units than it was trained with, such as 0 to 255)"
+        )
+    part = sum(score.stopped == UNFINISHED for score in heads)
+    if part:
+        lines.append(f"unfinished ({part}): not all blocks are drawn yet, so these scores and intervals will move")
+    open_ended = sum(score.low == 0.0 < score.value and score.outcome is not FitOutcome.TOO_FEW for score in heads)
     if open_ended:
         lines.append(
             f"interval from 0 ({open_ended}): for the target or one of its rivals the blocks show no upper end-point "
-            "of the gradient norm; more or larger blocks, or tolerance=0, which leaves out rivals far behind, narrow it"
+            "of the gradient norm; more or larger blocks narrow it, and so does a new run with tolerance 0, which leaves "
+            "out rivals far behind"
         )
     rejected = sum(score.ks_pvalue < POOR_FIT for score in heads)
     if rejected:

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -97,7 +97,8 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_work, args=(theirs, os.getpid()), daemon=True)
-        self.process.start()
+        with _signals_held():
+            self.process.start()
         theirs.close()
         self.shard: Shard | None = None
         self.deaths = 0
@@ -127,6 +128,19 @@ class _Worker:
         if self.shard is not None:
             self.process.kill()
         self.process.join()
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Children begin with Ctrl-C held back, so that one in their first moments does not end them with a traceback."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(connection: Connection, parent: int) -> None:

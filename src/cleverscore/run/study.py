@@ -41,6 +41,7 @@ from cleverscore.targets import TargetsLike
 from cleverscore.tuning import CHECKED_INPUTS
 
 SECONDS_BETWEEN_FITS = 60.0  # so that people who look at a run while it goes on need not fit everything
+LEAST_SHARD_SECONDS, SHARDS_AT_LEAST = 2.0, 10
 FITTED_TOGETHER = 1024  # inputs: their maxima are in memory at the same time
 
 
@@ -78,6 +79,17 @@ class StudyConfig:
             block_size=self.block_size, seed=self.seed, method=self.method, inside=self.inside,
             tolerance=self.tolerance, budget=self.budget,
         )  # fmt: skip
+
+    @property
+    def work(self) -> str:
+        """What is drawn per target, in words."""
+        if self.settings(self.norms[0]).sharp:
+            return "ascent"
+        drawn = f"{self.blocks} blocks of {self.block_size} gradients"
+        if self.tolerance is None and self.budget is None:
+            return drawn
+        ends = {"tolerance": self.tolerance, "budget": self.budget}
+        return f"at most {drawn} ({', '.join(f'{name} {value}' for name, value in ends.items() if value is not None)})"
 
     def short_hash(self) -> str:
         """Eight characters that differ where any setting does."""
@@ -293,6 +305,9 @@ class Study:
             store.append_pictures(self._pictures(store, ids))
             bench = self._bench(store, executor, chunk_size, workers, on_points if inside else None)
             costs = costs or self.costs(missing, chunk_size=chunk_size, workers=workers)
+            # A short run is cut finer, so that it can be looked at and stopped on the way.
+            whole = sum(cost.seconds for cost in costs.values())
+            shard_seconds = min(shard_seconds, max(LEAST_SHARD_SECONDS, whole / SHARDS_AT_LEAST))
             # An estimate is for all threads together; a worker elsewhere has one.
             each = {norm: cost.seconds / cost.inputs * (1 if inside else cost.workers) for norm, cost in costs.items()}
             shards = plan(
@@ -356,11 +371,20 @@ def describe_run(store: Store) -> str:
     config = StudyConfig.stored(store)
     norms = ", ".join(f"l{norm_name(parse_norm(norm))}" for norm in config.norms)
     rule = config.settings(config.norms[0])
-    work = "ascent" if rule.sharp else f"{config.blocks} blocks of {config.block_size}"
     return (
         f"{config.model} on {config.data}: {norms}, {config.targets}, method {config.method}, radius {rule.radius:g}, "
-        f"{work}, seed {config.seed}"
+        f"{config.work}, seed {config.seed}"
     )
+
+
+def what_is_missing(store: Store) -> str | None:
+    """That a run is not finished, and how far it is; None where it is."""
+    wanted = int(store.meta.get("inputs", 0)) * len(StudyConfig.stored(store).norms)
+    whole, begun = len(store.done()), len(store.covered())
+    if whole >= wanted:
+        return None
+    part = f", {begun - whole} more in part" if begun > whole else ""
+    return f"unfinished: {whole} of {wanted} scores are complete{part}; the command that made the run resumes it"
 
 
 def stored_scores(store: Store, *, maxima: bool = True) -> Scores:

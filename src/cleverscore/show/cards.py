@@ -25,8 +25,8 @@ def model_card(found: Findings) -> str:
         "",
         f"- Model {_code(config.model)} (fingerprint {_code(config.model_fingerprint or '-')}) on {_code(config.data)} "
         f"(fingerprint {_code(config.data_fingerprint or '-')}), {len(found.ids)} inputs, targets {config.targets}.",
-        f"- Method {config.method}, radius {radius}, {config.blocks} blocks of {config.block_size} gradients, seed "
-        f"{config.seed}; cleverscore {cleverscore.__version__}.",
+        f"- Method {config.method}, radius {radius}, {config.work}, seed {config.seed}; cleverscore "
+        f"{cleverscore.__version__}.",
         "- A score is an estimate of a lower bound on the smallest adversarial perturbation, not a certificate, and it "
         "cannot see through masked gradients.",
         "- Weng et al., Evaluating the Robustness of Neural Networks: An Extreme Value Theory Approach, ICLR 2018.",
