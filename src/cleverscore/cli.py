@@ -143,16 +143,16 @@ def _classifier_options(
     "attacks",
     multiple=True,
     metavar="NAME",
-    help="Attack beside the score: cw, ddn, fmn, ead, ifgsm, facets, or best for the norm; NAME:strong or NAME:quick for "
-    "another effort; repeatable. Can be added to a run later.",
+    help="Attack beside the score: cw, ddn, fmn, ead, ifgsm, facets, or best for the norm; NAME:strong or NAME:quick "
+    "for another effort; repeatable. Can be added to a run later.",
 )
 @click.option(
     "--certify",
     "certificates",
     multiple=True,
     metavar="METHOD",
-    help="Certify beside the score: crown, local-lipschitz, norm-product, or auto-lirpa where it is installed; repeatable. "
-    "Can be added to a run later.",
+    help="Certify beside the score: crown, local-lipschitz, norm-product, or auto-lirpa where it is installed; "
+    "repeatable. Can be added to a run later.",
 )
 @click.option("--index", metavar="ROWS", help="Rows of the data, such as 3,17,40-49.")
 @click.option("--limit", type=click.IntRange(min=1), help="Score the first inputs only.")
@@ -232,8 +232,8 @@ def run_score(
         if classes != len(source.class_names):
             note(
                 f"warning: the data has {len(source.class_names)} named classes and the model {classes} without names: "
-                f"labels are numbered in sorted order ({source.class_names[0]} = 0, ...); name classes by their numbers "
-                "if that is not the model's order"
+                f"labels are numbered in sorted order ({source.class_names[0]} = 0, ...); name classes by their "
+                "numbers if that is not the model's order"
             )
     bounds_wanted = Bounds(attacks, certificates)
     bounds_wanted.check(study)

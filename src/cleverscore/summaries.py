@@ -100,8 +100,8 @@ def summary(heads: Sequence[Score]) -> str:
     if open_ended:
         lines.append(
             f"interval from 0 ({open_ended}): for the target or one of its rivals the blocks show no upper end-point "
-            "of the gradient norm; more or larger blocks narrow it, and so does a new run with tolerance 0, which leaves "
-            "out rivals far behind"
+            "of the gradient norm; more or larger blocks narrow it, and so does a new run with tolerance 0, which "
+            "leaves out rivals far behind"
         )
     rejected = sum(score.ks_pvalue < POOR_FIT for score in heads)
     if rejected:
