@@ -39,7 +39,9 @@ def made_run(
         model, data, norms, targets, blocks=blocks, block_size=8, seed=noise_seed or 0,
         model_fingerprint=fingerprint or model, data_fingerprint="data",
     )  # fmt: skip
+    rules = {norm: asdict(config.settings(norm).rule) for norm in norms}
     content = {"config": asdict(config), "used": {"bounds": [0, 1]}, "versions": versions(), "command": None}
+    content["rules"] = rules
     made = np.random.default_rng(seed)
     noise = np.random.default_rng([seed, 1 if noise_seed is None else noise_seed])
     with Store.create(folder, {**content, "class_names": names, "inputs": inputs, **meta}) as store:

@@ -53,6 +53,8 @@ ORDER = [
         "errors",
         "allocator",
         "reasons",
+        "norms",
+        "streams",
         "text",
         "progress",
         "paired",

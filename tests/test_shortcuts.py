@@ -11,8 +11,9 @@ from torch import nn
 
 import cleverscore as cs
 from cleverscore import gathering, reasons
-from cleverscore.balls import LpBall, dual_exponent
+from cleverscore.balls import LpBall
 from cleverscore.gradients import margin_gradient_norms
+from cleverscore.norms import dual_exponent
 from cleverscore.shortcuts import Reduced, is_affine, reduced
 from cleverscore.sketches import sketched_norms
 from cleverscore.subjects import prepare

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 import cleverscore as cs
-from cleverscore.balls import LpBall, dual_exponent
+from cleverscore.balls import LpBall
 from cleverscore.gradients import margin_gradient_norms
+from cleverscore.norms import dual_exponent
 from cleverscore.truth import (
     dense_multistart_distortion,
     dense_multistart_lipschitz,

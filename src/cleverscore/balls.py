@@ -21,6 +21,8 @@ import numpy.typing as npt
 import torch
 
 from cleverscore.errors import SettingError
+from cleverscore.norms import dual_exponent, parse_norm
+from cleverscore.streams import philox
 
 INSIDE = ("ball", "clip")
 WORD = 2.0**-24
@@ -30,48 +32,10 @@ TILE_POINTS = 256
 SECOND_STREAM = 2**63
 
 
-def parse_norm(p: float | str) -> float:
-    """The exponent p as a float: 2, "2", "l2", "inf", math.inf; anything below 1 is no norm.
-
-    >>> parse_norm("inf"), parse_norm(1.5)
-    (inf, 1.5)
-    """
-    try:
-        value = float(p.strip().lower().removeprefix("l")) if isinstance(p, str) else float(p)
-    except (TypeError, ValueError):
-        raise SettingError(f"p={p!r} is not a number; give a norm p >= 1 or 'inf'") from None
-    if not value >= 1.0:
-        raise SettingError(f"p={p} is below 1, where the triangle inequality fails; give a norm p >= 1 or 'inf'")
-    return value
-
-
-def norm_name(p: float) -> str:
-    """How a norm is written in tables: "1", "2", "1.5", "inf"."""
-    return "inf" if math.isinf(p) else f"{p:g}"
-
-
-def dual_exponent(p: float) -> float:
-    """q with 1/p + 1/q = 1.
-
-    >>> dual_exponent(1.0), dual_exponent(2.0), dual_exponent(math.inf)
-    (inf, 2.0, 1.0)
-    """
-    if math.isinf(p):
-        return 1.0
-    return math.inf if p == 1.0 else p / (p - 1.0)
-
-
 def tile_points(dim: int) -> int:
     """Points in a tile: a power of two, from the dimension alone."""
     fitting = max(1, TILE_NUMBERS // dim)
     return min(TILE_POINTS, 1 << (fitting.bit_length() - 1))
-
-
-def philox(key: tuple[int, int], counter: tuple[int, int, int, int]) -> np.random.Generator:
-    """A stream of its own for every key and counter, all 64-bit numbers."""
-    # Lists would do, but NumPy turns a list with a number of 2^63 or more into floats.
-    words = (np.array(numbers, dtype=np.uint64) for numbers in (key, counter))
-    return np.random.Generator(np.random.Philox(key=next(words), counter=next(words)))
 
 
 class Draw(NamedTuple):

@@ -334,14 +334,17 @@ def _slug(model: str) -> str:
 @click.option("--targets", "all_targets", is_flag=True, help="One line per target class, not per input.")
 def show(run: Path, all_targets: bool) -> None:
     """Print the table of RUN again."""
-    from cleverscore.run.bounding import stored_bracket
+    from cleverscore.run.reading import describe_run, stored_scores, what_is_missing
     from cleverscore.run.store import Store
-    from cleverscore.run.study import describe_run, stored_scores, what_is_missing
     from cleverscore.score import Scores
 
     with Store.open(run) as store:
         scores = stored_scores(store, maxima=False)
-        bracket = stored_bracket(store, scores)
+        bracket = None
+        if store.above() or store.below():
+            from cleverscore.run.bounding import stored_bracket
+
+            bracket = stored_bracket(store, scores)
         note(describe_run(store))
         unfinished = what_is_missing(store)
         if unfinished is not None:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cleverscore.balls import norm_name
 from cleverscore.budget import Budget
 from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
 from cleverscore.gathering import gather
+from cleverscore.norms import norm_name
 from cleverscore.score import Score, Scores, score_from
 from cleverscore.settings import Method, Settings
 from cleverscore.subjects import prepare

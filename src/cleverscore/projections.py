@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from cleverscore.balls import dual_exponent
+from cleverscore.norms import dual_exponent
 
 
 def steepest(gradients: torch.Tensor, p: float) -> torch.Tensor:

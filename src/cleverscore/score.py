@@ -6,13 +6,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from cleverscore import tails
-from cleverscore.balls import norm_name
+from cleverscore.norms import norm_name
 from cleverscore.profile import Profile
 from cleverscore.reasons import is_lost
 from cleverscore.summaries import race_summary, scores_table, summary
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas
 
 Array = npt.NDArray[np.float64]
+Made = TypeVar("Made")
 
 COLUMNS = [
     "input",
@@ -178,16 +179,19 @@ class Score:
         """How the tail fit ended."""
         return self.fit.outcome
 
-    def row(self) -> dict[str, Any]:
-        """The columns of a result row."""
+    def cells(self) -> tuple[Any, ...]:
+        """The values of a result row, in the order of its columns."""
         fit = self.fit
-        values = (
+        return (
             self.input, self.label, self.predicted, self.correct, self.target, self.target_kind, self.method,
             norm_name(self.p), self.radius, self.margin, self.value, self.low, self.high, self.capped, self.lipschitz,
             fit.location, fit.scale, fit.shape, fit.sample_max, self.ks_statistic, self.ks_pvalue, fit.outcome.value,
             fit.blocks, self.block_size, self.gradients, self.seconds, self.stopped,
         )  # fmt: skip
-        return dict(zip(COLUMNS, values, strict=True))
+
+    def row(self) -> dict[str, Any]:
+        """The columns of a result row."""
+        return dict(zip(COLUMNS, self.cells(), strict=True))
 
 
 def fit_tails(evidence: Sequence[Evidence], rule: Rule) -> list[list[Tail]]:
@@ -246,7 +250,8 @@ def _score(item: Evidence, t: int, rule: Rule, kind: str, tail: Tail) -> Score:
             value, low, high = capped_root(margin, item.slopes[t], np.array(constants), limit).tolist()
         else:
             value, low, high = (_one_capped_ratio(margin, constant, limit) for constant in constants)
-    return Score(
+    return made(
+        Score,
         input=item.input_id,
         label=item.label,
         predicted=item.predicted,
@@ -269,7 +274,18 @@ def _score(item: Evidence, t: int, rule: Rule, kind: str, tail: Tail) -> Score:
         seconds=item.seconds * item.counts[t] / max(1, sum(item.counts)),
         stopped=item.stopped[t],
         maxima=item.maxima[t],
+        profile=None,
     )
+
+
+def made(kind: type[Made], **fields: Any) -> Made:
+    """A frozen dataclass with all its fields, in a tenth of the time that its own constructor takes.
+
+    A large run has hundreds of thousands of them.
+    """
+    made = object.__new__(kind)
+    made.__dict__.update(fields)
+    return made
 
 
 def _sharp_score(item: Evidence, t: int, rule: Rule, kind: str) -> Score:

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cleverscore.balls import philox
 from cleverscore.classifier import Classifier
+from cleverscore.streams import philox
 
 Array = npt.NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cleverscore.balls import norm_name
+from cleverscore.norms import norm_name
 from cleverscore.reasons import BUDGET, UNFINISHED, is_lost
 from cleverscore.tails import FitOutcome
 from cleverscore.targets import takes_smallest

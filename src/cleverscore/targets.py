@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
-
-from cleverscore.balls import philox
 from cleverscore.errors import SettingError, TargetError
+from cleverscore.streams import philox
+
+if TYPE_CHECKING:
+    import torch
 
 NAMES = ("untargeted", "all", "runner_up", "least_likely", "random")
 GIVEN = "given"
@@ -53,6 +55,7 @@ def choose(
 ) -> tuple[tuple[int, ...], ...]:
     """Target classes of each input, from its logits (n, K); a random choice depends on (seed, id) alone.
 
+    >>> import torch
     >>> choose(torch.tensor([[3.0, 1.0, 2.0, 0.0]]), "runner_up", ids=[0])
     ((2,),)
     """

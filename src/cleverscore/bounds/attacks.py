@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cleverscore.balls import parse_norm
 from cleverscore.bounds.effort import OWN_EFFORT, PRESETS, Effort
 from cleverscore.bounds.facets import facets
 from cleverscore.bounds.foolbox_attacks import load_foolbox, run
@@ -25,6 +24,7 @@ from cleverscore.bounds.polish import distances, polished
 from cleverscore.chunks import resolved_chunk_size
 from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
+from cleverscore.norms import parse_norm
 from cleverscore.settings import LARGEST_SEED
 from cleverscore.tuning import CHECKED_INPUTS, tuned
 

@@ -14,17 +14,9 @@ import numpy.typing as npt
 import torch
 
 from cleverscore.bounds.attacks import AttackFunction
-from cleverscore.bounds.evidence import (
-    Above,
-    Below,
-    aim,
-    bracketed,
-    checked_attacks,
-    images_by_id,
-    run_attacks,
-    run_certificates,
-)
+from cleverscore.bounds.evidence import aim, bracketed, checked_attacks, images_by_id, run_attacks, run_certificates
 from cleverscore.bounds.masking import SLACK, Sign, above_attack, masking_signs
+from cleverscore.bounds.records import Above, Below
 from cleverscore.bounds.words import bracket_summary, bracket_table
 from cleverscore.classifier import Classifier
 from cleverscore.score import Score, Scores

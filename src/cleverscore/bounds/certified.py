@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cleverscore.balls import parse_norm
 from cleverscore.bounds.closed_forms import local_lipschitz_radii, norm_product_radii
 from cleverscore.bounds.crown_radii import crown_radii
 from cleverscore.bounds.lirpa import auto_lirpa_radii
@@ -19,6 +18,7 @@ from cleverscore.bounds.questions import Asked, Floats
 from cleverscore.classifier import Classifier
 from cleverscore.errors import CertificateError, SettingError
 from cleverscore.gathering import checked_workers
+from cleverscore.norms import parse_norm
 from cleverscore.subjects import Subject, prepare
 from cleverscore.targets import TargetsLike, takes_smallest, target_kind
 

@@ -15,7 +15,6 @@ import math
 import numpy as np
 import torch
 
-from cleverscore.balls import dual_exponent
 from cleverscore.bounds.affine import Function, transposed
 from cleverscore.bounds.crown_radii import gradient_norms
 from cleverscore.bounds.graph import Graph, trace
@@ -26,6 +25,7 @@ from cleverscore.bounds.relaxations import Activation
 from cleverscore.bounds.search import Track, largest_radii
 from cleverscore.classifier import Classifier
 from cleverscore.errors import CertificateError
+from cleverscore.norms import dual_exponent
 from cleverscore.subjects import Subject
 
 MOST_UNITS = 2**13  # the Gram matrix of so many takes 0.5 GB

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from cleverscore.balls import dual_exponent
 from cleverscore.bounds.affine import Convolution
 from cleverscore.bounds.crown import Bounder, Region
 from cleverscore.bounds.graph import Graph, trace
 from cleverscore.bounds.questions import Asked, Floats, hidden_by_rounding, margins, objectives, stacked
 from cleverscore.bounds.search import Track, largest_radii
 from cleverscore.classifier import Classifier
+from cleverscore.norms import dual_exponent
 from cleverscore.subjects import Subject
 
 # Values of all layers for the inputs that a thread bounds at once. Small networks want many inputs, so that calls are

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ import torch
 from cleverscore.bounds.attacks import ATTACKS, BEST, AttackFunction, attack, attack_name
 from cleverscore.bounds.certified import certify, check_method
 from cleverscore.bounds.effort import PRESETS
+from cleverscore.bounds.records import NORMS, Above, Below, Key
 from cleverscore.classifier import Classifier
 from cleverscore.errors import InputError, SettingError
 from cleverscore.score import Score, Scores
@@ -22,58 +22,6 @@ from cleverscore.targets import takes_smallest
 
 ATTACKED_TOGETHER = 32  # inputs: large enough to fill a batch, small enough that a result is soon on disk
 CERTIFIED_TOGETHER = 8
-NORMS = {1.0: "l1", 2.0: "l2", math.inf: "linf"}
-
-Key = tuple[int, int | None, str, float]
-
-
-@dataclass(frozen=True)
-class Above:
-    """What one attack found for one input: the distance is at most this.
-
-    target          the class it had to reach, None for any other.
-    name            of the attack, with a preset as in "ddn:strong".
-    p, distortion   the norm it was run for and the length of its step in it; infinite where it failed.
-    """
-
-    input: int
-    target: int | None
-    name: str
-    p: float
-    found: int
-    distortion: float
-    l1: float
-    l2: float
-    linf: float
-    seconds: float
-
-    @property
-    def key(self) -> Key:
-        """What tells records apart."""
-        return self.input, self.target, self.name, self.p
-
-    def length(self, p: float) -> float:
-        """The step's length in norm p, infinite where it is not known."""
-        if p in NORMS:
-            return float(getattr(self, NORMS[p]))
-        return self.distortion if p == self.p else math.inf
-
-
-@dataclass(frozen=True)
-class Below:
-    """A proof for one input by the method `name`: the distance is at least `radius`."""
-
-    input: int
-    target: int | None
-    name: str
-    p: float
-    radius: float
-    seconds: float
-
-    @property
-    def key(self) -> Key:
-        """What tells records apart."""
-        return self.input, self.target, self.name, self.p
 
 
 def bracketed(scores: Scores) -> tuple[Score, ...]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from cleverscore.balls import dual_exponent
 from cleverscore.classifier import Classifier
 from cleverscore.errors import ModelError, SettingError
 from cleverscore.gradients import CUT_OFF, dual_norms
+from cleverscore.norms import dual_exponent
 from cleverscore.subjects import prepare
 
 # A margin this many rounding errors below zero stays below zero when the input is looked at in another batch.

@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cleverscore.balls import LpBall, parse_norm
+from cleverscore.balls import LpBall
 from cleverscore.bounds.attacks import Attacked
 from cleverscore.bounds.probing import Seen, behind_transform, look
 from cleverscore.classifier import Classifier
 from cleverscore.errors import InputError
+from cleverscore.norms import parse_norm
 from cleverscore.score import Scores
 from cleverscore.subjects import prepare
 

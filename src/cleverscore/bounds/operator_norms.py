@@ -12,12 +12,12 @@ import math
 
 import torch
 
-from cleverscore.balls import dual_exponent
 from cleverscore.bounds.affine import Affine, Concat, Convolution, Dense, Scale, Sum, transposed
 from cleverscore.bounds.graph import Graph
 from cleverscore.bounds.pooling import MaxPool
 from cleverscore.bounds.questions import Floats
 from cleverscore.bounds.relaxations import Activation
+from cleverscore.norms import dual_exponent
 
 SAFETY = 1.0 + 1e-10  # singular values and sums are rounded in double precision
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import torch
 
-from cleverscore.balls import LpBall, philox
+from cleverscore.balls import LpBall
 from cleverscore.classifier import Classifier
 from cleverscore.gradients import dual_norms
+from cleverscore.streams import philox
 from cleverscore.subjects import Subject
 
 POINTS = 16  # the input and points of its ball

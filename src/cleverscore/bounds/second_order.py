@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from cleverscore.balls import LpBall, philox
+from cleverscore.balls import LpBall
 from cleverscore.chunks import resolved_chunk_size
 from cleverscore.classifier import Classifier
 from cleverscore.errors import ModelError, SettingError
@@ -26,6 +26,7 @@ from cleverscore.maxima import Request, sample
 from cleverscore.reasons import ALL_BLOCKS
 from cleverscore.score import Evidence, Rule, Scores, score_from
 from cleverscore.settings import Settings
+from cleverscore.streams import philox
 from cleverscore.subjects import Subject, prepare
 from cleverscore.targets import TargetsLike
 

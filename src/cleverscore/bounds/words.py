@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cleverscore.balls import norm_name
+from cleverscore.norms import norm_name
 from cleverscore.text import number, table
 
 if TYPE_CHECKING:

@@ -6,18 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from cleverscore.balls import parse_norm
 from cleverscore.bounds.bracket import Bracket, bracket_from, signs_of
 from cleverscore.bounds.certified import check_method
-from cleverscore.bounds.evidence import (
-    Above,
-    Below,
-    bracketed,
-    checked_attacks,
-    run_attacks,
-    run_certificates,
-)
+from cleverscore.bounds.evidence import bracketed, checked_attacks, run_attacks, run_certificates
 from cleverscore.bounds.masking import Sign
+from cleverscore.bounds.records import Above, Below
+from cleverscore.norms import parse_norm
 from cleverscore.run.signals import Stop
 from cleverscore.run.store import Store
 from cleverscore.run.study import Study, stored_scores

@@ -23,14 +23,14 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
-from cleverscore.balls import norm_name, parse_norm
-from cleverscore.bounds.evidence import Above, Below
+from cleverscore.bounds.records import Above, Below
 from cleverscore.errors import StoreError
+from cleverscore.norms import norm_name, parse_norm
 from cleverscore.profile import Profile
 from cleverscore.reasons import ALL_BLOCKS, UNFINISHED
 from cleverscore.run.lock import RunLock
 from cleverscore.run.thumbnails import Picture
-from cleverscore.score import Evidence, Tail
+from cleverscore.score import Evidence, Tail, made
 from cleverscore.tails import FitOutcome, TailFit
 
 Array = npt.NDArray[np.float64]
@@ -304,10 +304,11 @@ class Store:
             found.setdefault((input_id, norm), []).append(blocks)
         return found
 
-    def done(self) -> set[tuple[int, str]]:
-        """The (input, norm) pairs that are complete."""
+    def done(self, covered: Mapping[tuple[int, str], Sequence[range]] | None = None) -> set[tuple[int, str]]:
+        """The (input, norm) pairs that are complete; `covered` saves reading it again."""
         wanted = self._blocks
-        return {key for key, ranges in self.covered().items() if sum(map(len, ranges)) >= wanted}
+        there = self.covered() if covered is None else covered
+        return {key for key, ranges in there.items() if sum(map(len, ranges)) >= wanted}
 
     @property
     def _blocks(self) -> int:
@@ -371,6 +372,7 @@ class Store:
         return {row[0]: [_tail(numbers) for numbers in json.loads(row[3])] for row in rows}
 
 
+OUTCOMES = {outcome.value: outcome for outcome in FitOutcome}
 EVERYTHING = 2**62  # more blocks than anybody draws
 
 
@@ -529,5 +531,9 @@ def _numbers(tail: Tail) -> list[Any]:
 
 
 def _tail(numbers: Sequence[Any]) -> Tail:
-    location, scale, shape, likelihood, largest, outcome, penalty, blocks, *rest = numbers
-    return Tail(TailFit(location, scale, shape, likelihood, largest, FitOutcome(outcome), penalty, blocks), *rest)
+    location, scale, shape, likelihood, largest, outcome, penalty, blocks, low, high, statistic, pvalue = numbers
+    fit = made(
+        TailFit, location=location, scale=scale, shape=shape, log_likelihood=likelihood, sample_max=largest,
+        outcome=OUTCOMES[outcome], penalty=penalty, blocks=blocks,
+    )  # fmt: skip
+    return made(Tail, fit=fit, end_low=low, end_high=high, ks_statistic=statistic, ks_pvalue=pvalue)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import platform
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,87 +19,29 @@ import scipy
 import torch
 
 import cleverscore
-from cleverscore.balls import norm_name, parse_norm
 from cleverscore.budget import Budget
 from cleverscore.classifier import Classifier
 from cleverscore.cost import Estimate, estimate_for
 from cleverscore.errors import InputError, StoreError
 from cleverscore.gathering import checked_workers
+from cleverscore.norms import norm_name, parse_norm
 from cleverscore.run.local import InProcess
 from cleverscore.run.lock import RunLock
+from cleverscore.run.reading import StudyConfig as StudyConfig
+from cleverscore.run.reading import describe_run as describe_run
+from cleverscore.run.reading import fit_new as fit_new
+from cleverscore.run.reading import parse_targets
+from cleverscore.run.reading import stored_scores as stored_scores
 from cleverscore.run.shards import SHARD_SECONDS, Bench, Executor, Recipe, Shard, plan
 from cleverscore.run.signals import Stop
 from cleverscore.run.store import FILE_NAME, Store
 from cleverscore.run.thumbnails import Picture, thumbnail
-from cleverscore.score import Evidence, Rule, Score, Scores, Tail, fit_tails, score_from
-from cleverscore.settings import Settings
 from cleverscore.shortcuts import is_affine
 from cleverscore.subjects import Subject, prepare
-from cleverscore.targets import TargetsLike
 from cleverscore.tuning import CHECKED_INPUTS
 
 SECONDS_BETWEEN_FITS = 60.0  # so that people who look at a run while it goes on need not fit everything
 LEAST_SHARD_SECONDS, SHARDS_AT_LEAST = 2.0, 10
-FITTED_TOGETHER = 1024  # inputs: their maxima are in memory at the same time
-
-
-@dataclass(frozen=True)
-class StudyConfig:
-    """What a study computes; two studies with equal configs are the same study."""
-
-    model: str
-    data: str
-    norms: tuple[str, ...] = ("2",)
-    targets: str = "untargeted"
-    radius: float | None = None
-    blocks: int = 500
-    block_size: int = 1024
-    seed: int = 0
-    method: str = "paper"
-    inside: str | None = None
-    tolerance: float | None = None
-    budget: str | None = None
-    model_fingerprint: str = ""
-    data_fingerprint: str = ""
-    inputs: str = "all"
-    skip_misclassified: bool = False
-
-    @classmethod
-    def stored(cls, store: Store) -> StudyConfig:
-        """The config that a run was made with."""
-        config = store.meta["config"]
-        return cls(**{**config, "norms": tuple(config["norms"])})
-
-    def settings(self, norm: str) -> Settings:
-        """The settings of one norm."""
-        return Settings(
-            p=parse_norm(norm), targets=parse_targets(self.targets, 1), radius=self.radius, blocks=self.blocks,
-            block_size=self.block_size, seed=self.seed, method=self.method, inside=self.inside,
-            tolerance=self.tolerance, budget=self.budget,
-        )  # fmt: skip
-
-    @property
-    def work(self) -> str:
-        """What is drawn per target, in words."""
-        if self.settings(self.norms[0]).sharp:
-            return "ascent"
-        drawn = f"{self.blocks} blocks of {self.block_size} gradients"
-        if self.tolerance is None and self.budget is None:
-            return drawn
-        ends = {"tolerance": self.tolerance, "budget": self.budget}
-        return f"at most {drawn} ({', '.join(f'{name} {value}' for name, value in ends.items() if value is not None)})"
-
-    def short_hash(self) -> str:
-        """Eight characters that differ where any setting does."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]
-
-
-def parse_targets(text: str, count: int) -> TargetsLike:
-    """Targets as the command line writes them: a name, or classes such as "3,5" for every input."""
-    parts = [part.strip() for part in text.split(",")]
-    if all(part.isdecimal() for part in parts):
-        return [[int(part) for part in parts]] * count
-    return text
 
 
 def fingerprint_model(classifier: Classifier) -> str:
@@ -211,6 +151,7 @@ class Study:
                 "config": asdict(self.config), "used": self._used(), "versions": versions(), "command": command,
                 "class_names": None if self.class_names is None else list(self.class_names),
                 "inputs": len(self.subjects),
+                "rules": {norm: asdict(rule.rule) for norm, rule in self.settings.items()},
             }  # fmt: skip
             return Store.create(folder, meta)
         store = Store.open(folder, write=True)
@@ -364,86 +305,6 @@ class Study:
             if i not in stored
         }
         return {i: picture for i, picture in made.items() if picture is not None}
-
-
-def describe_run(store: Store) -> str:
-    """One line: what the run is of."""
-    config = StudyConfig.stored(store)
-    norms = ", ".join(f"l{norm_name(parse_norm(norm))}" for norm in config.norms)
-    rule = config.settings(config.norms[0])
-    return (
-        f"{config.model} on {config.data}: {norms}, {config.targets}, method {config.method}, radius {rule.radius:g}, "
-        f"{config.work}, seed {config.seed}"
-    )
-
-
-def what_is_missing(store: Store) -> str | None:
-    """That a run is not finished, and how far it is; None where it is."""
-    wanted = int(store.meta.get("inputs", 0)) * len(StudyConfig.stored(store).norms)
-    whole, begun = len(store.done()), len(store.covered())
-    if whole >= wanted:
-        return None
-    part = f", {begun - whole} more in part" if begun > whole else ""
-    return f"unfinished: {whole} of {wanted} scores are complete{part}; the command that made the run resumes it"
-
-
-def stored_scores(store: Store, *, maxima: bool = True) -> Scores:
-    """The scores of a run, derived from its maxima, all norms together.
-
-    Without `maxima` scores come without them, from the fits that were kept: a large run opens at once.
-    """
-    config = StudyConfig.stored(store)
-    rows: list[Score] = []
-    heads: list[Score] = []
-    with _no_collection():
-        for norm in config.norms:
-            name, rule = norm_name(parse_norm(norm)), config.settings(norm).rule
-            evidence = store.evidence(name, maxima=maxima)
-            if evidence:
-                scores = score_from(evidence, rule, _tails(store, name, rule, evidence, maxima))
-                rows += scores.rows
-                heads += scores.heads
-    return Scores(tuple(rows), tuple(heads))
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Hundreds of thousands of new objects, none of them garbage: looking for it takes longer than making them."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def fit_new(store: Store, config: StudyConfig) -> None:
-    """Fit the tails of inputs that have none yet, or had fewer blocks, and keep them."""
-    for norm in config.norms:
-        name, rule = norm_name(parse_norm(norm)), config.settings(norm).rule
-        kept = store.tails(name, rule.estimator)
-        new = [item.input_id for item in store.evidence(name, maxima=False) if not _fits(kept.get(item.input_id), item)]
-        for start in range(0, len(new), FITTED_TOGETHER):
-            items = store.evidence(name, inputs=new[start : start + FITTED_TOGETHER])
-            found = dict(zip((item.input_id for item in items), fit_tails(items, rule), strict=True))
-            store.append_tails(name, rule.estimator, found)
-
-
-def _tails(store: Store, norm: str, rule: Rule, evidence: Sequence[Evidence], maxima: bool) -> list[Sequence[Tail]]:
-    """The tails of the evidence: kept ones, and new fits where there are none."""
-    kept = store.tails(norm, rule.estimator)
-    new = [item for item in evidence if not _fits(kept.get(item.input_id), item)]
-    if new and not maxima:
-        new = store.evidence(norm, inputs=[item.input_id for item in new])
-    fresh = dict(zip((item.input_id for item in new), fit_tails(new, rule), strict=True))
-    found = {**kept, **fresh}
-    return [found.get(item.input_id, []) for item in evidence]
-
-
-def _fits(kept: Sequence[Tail] | None, item: Evidence) -> bool:
-    """Whether kept tails are of these maxima."""
-    return bool(item.profiles) or (kept is not None and [tail.fit.blocks for tail in kept] == list(item.counts))
 
 
 def _given_out(store: Store, shards: Sequence[Shard], stop: Stop | None) -> Iterator[Shard]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from cleverscore.balls import dual_exponent, norm_name
 from cleverscore.errors import InputError, MissingExtraError
+from cleverscore.norms import dual_exponent, norm_name
 from cleverscore.score import Score
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from cleverscore.balls import norm_name
+from cleverscore.norms import norm_name
 from cleverscore.score import Scores
 from cleverscore.show import plots
 

@@ -9,17 +9,18 @@ import sys
 from pathlib import Path
 
 from cleverscore.errors import LoadError, MissingExtraError
+from cleverscore.run.reading import stored_scores
 from cleverscore.run.store import Store
-from cleverscore.run.study import stored_scores
 from cleverscore.score import COLUMNS, Scores
-from cleverscore.show.cards import model_card
-from cleverscore.show.findings import findings
 from cleverscore.show.stored import stored_table
 
 
 def write(store: Store, form: str, out: Path | None) -> None:
     """Write a run to `out`, or to stdout."""
     if form == "card":
+        from cleverscore.show.cards import model_card
+        from cleverscore.show.findings import findings
+
         _put(model_card(findings(store)).encode(), out)
         return
     if form == "csv" and not (store.above() or store.below()):
@@ -47,9 +48,8 @@ def _plain_csv(scores: Scores) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for score in scores.rows:
-        values = score.row().values()
-        writer.writerow(["" if value is None or value != value else value for value in values])
+    # NaN is the one value that differs from itself; None is written as nothing anyway.
+    writer.writerows([value if value == value else "" for value in score.cells()] for score in scores.rows)
     return text.getvalue()
 
 

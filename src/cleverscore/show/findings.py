@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from cleverscore.balls import norm_name, parse_norm
+from cleverscore.norms import norm_name, parse_norm
 from cleverscore.paired import Interval, median_interval
 from cleverscore.reasons import BUDGET
 from cleverscore.run.store import Store

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from cleverscore.balls import norm_name, parse_norm
 from cleverscore.errors import InputError, LoadError, SettingError
+from cleverscore.norms import norm_name, parse_norm
 from cleverscore.show.compare import compare, sentence
 from cleverscore.show.findings import Findings, NormFindings
 from cleverscore.text import number

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from cleverscore.balls import norm_name
 from cleverscore.classifier import Classifier
 from cleverscore.errors import InputError, MissingExtraError
+from cleverscore.norms import norm_name
 from cleverscore.score import Scores
 from cleverscore.scoring import clever
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
-from cleverscore.balls import dual_exponent
 from cleverscore.errors import InputError
+from cleverscore.norms import dual_exponent
 from cleverscore.score import Score
 from cleverscore.show.bound_plots import brackets, gaps
 from cleverscore.show.canvas import BLUE, GREEN, GREY, ORANGE

@@ -15,7 +15,7 @@ from itertools import count
 
 import numpy as np
 
-from cleverscore.balls import dual_exponent
+from cleverscore.norms import dual_exponent
 from cleverscore.truth.answer import TOLERANCE
 from cleverscore.truth.network import Array, Bounds, Network, Phases, bounds
 from cleverscore.truth.polyhedra import nearest, within

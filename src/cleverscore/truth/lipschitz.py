@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from cleverscore.balls import LpBall, dual_exponent
+from cleverscore.balls import LpBall
 from cleverscore.classifier import Classifier
+from cleverscore.norms import dual_exponent
 from cleverscore.truth.answer import BRANCHING, TOLERANCE, Exact, checked_search
 from cleverscore.truth.branching import cell, slope_bound, steepest_cell
 from cleverscore.truth.multistart import checked_norm, in_double, one_subject, starts

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from cleverscore.balls import dual_exponent, parse_norm
 from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
 from cleverscore.gradients import dual_norms
+from cleverscore.norms import dual_exponent, parse_norm
 from cleverscore.shortcuts import layers_in_order
 from cleverscore.subjects import Subject, prepare
 from cleverscore.targets import TargetsLike

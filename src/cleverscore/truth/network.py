@@ -15,9 +15,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from cleverscore.balls import dual_exponent
 from cleverscore.classifier import Classifier
 from cleverscore.errors import ModelError
+from cleverscore.norms import dual_exponent
 from cleverscore.shortcuts import layers_in_order
 
 Array = npt.NDArray[np.float64]
