@@ -273,9 +273,10 @@ def run_score(
                     study, store, bounds_wanted, on_inputs=lambda name, count: note(f"{name}: {count} more done"),
                     stop=stop,
                 )  # fmt: skip
+                broken_off = stop.asked and bool(attacks or certificates or any(study.missing(store).parts.values()))
             except KeyboardInterrupt:
-                stop.asked = True
-            if stop.asked and any(study.missing(store).parts.values()):
+                broken_off = True
+            if broken_off:
                 note(
                     f"\ninterrupted; {len(store.done())} of {scores_in_all} scores are complete in {folder}; the same "
                     "command resumes"

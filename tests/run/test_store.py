@@ -172,14 +172,14 @@ def test_kept_fits_are_used_and_renewed(whole: Path, tmp_path: Path, monkeypatch
         full, light = stored_scores(store), stored_scores(store, maxima=False)
     pd.testing.assert_frame_equal(full.to_frame(), light.to_frame())
     assert len(light[0].maxima) == 0 and len(full[0].maxima) == 30
-    from cleverscore.run import study as study_module
+    from cleverscore.run import reading
 
     def refused(*_: object) -> list:
         raise AssertionError("fitted again")
 
     with Store.open(folder, write=True) as store:
         with monkeypatch.context() as patch:
-            patch.setattr(study_module, "fit_tails", lambda items, rule: refused() if items else [])
+            patch.setattr(reading, "fit_tails", lambda items, rule: refused() if items else [])
             pd.testing.assert_frame_equal(stored_scores(store, maxima=False).to_frame(), full.to_frame())
         store._connection.execute("UPDATE tails SET estimator = 'older', crc = NULL")
         store._connection.commit()
