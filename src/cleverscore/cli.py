@@ -369,10 +369,11 @@ def show(run: Path, all_targets: bool) -> None:
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: stdout]")
 def export(run: Path, form: str, out: Path | None) -> None:
     """Write the rows of RUN, one per input and target, for other programs; or a section for a model card (card)."""
+    from cleverscore.run.reading import no_collection
     from cleverscore.run.store import Store
     from cleverscore.show.export import write
 
-    with Store.open(run) as store:
+    with no_collection(), Store.open(run) as store:
         write(store, form, out)
     if out is not None:
         note(f"written: {out}")

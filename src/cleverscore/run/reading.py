@@ -118,7 +118,7 @@ def stored_scores(store: Store, *, maxima: bool = True) -> Scores:
     config = StudyConfig.stored(store)
     rows: list[Score] = []
     heads: list[Score] = []
-    with _no_collection():
+    with no_collection():
         for norm in config.norms:
             name, rule = norm_name(parse_norm(norm)), rule_of(store, config, norm)
             evidence = store.evidence(name, maxima=maxima)
@@ -130,7 +130,7 @@ def stored_scores(store: Store, *, maxima: bool = True) -> Scores:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Hundreds of thousands of new objects, none of them garbage: looking for it takes longer than making them."""
     enabled = gc.isenabled()
     gc.disable()
