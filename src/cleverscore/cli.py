@@ -203,7 +203,8 @@ def run_score(
     from cleverscore.load.models import load_model
     from cleverscore.load.selection import correct_rows, rows_of
     from cleverscore.progress import progress
-    from cleverscore.run.bounding import Bounds, run_bounds, stored_bracket, stored_signs
+    from cleverscore.run.bounding import Bounds, run_bounds, stored_signs
+    from cleverscore.run.reading import stored_bracket
     from cleverscore.run.signals import stopping
     from cleverscore.run.study import Study, StudyConfig, fingerprint_model, stored_scores
 
@@ -335,17 +336,13 @@ def _slug(model: str) -> str:
 @click.option("--targets", "all_targets", is_flag=True, help="One line per target class, not per input.")
 def show(run: Path, all_targets: bool) -> None:
     """Print the table of RUN again."""
-    from cleverscore.run.reading import describe_run, stored_scores, what_is_missing
+    from cleverscore.run.reading import describe_run, stored_bracket, stored_scores, what_is_missing
     from cleverscore.run.store import Store
     from cleverscore.score import Scores
 
     with Store.open(run) as store:
         scores = stored_scores(store, maxima=False)
-        bracket = None
-        if store.above() or store.below():
-            from cleverscore.run.bounding import stored_bracket
-
-            bracket = stored_bracket(store, scores)
+        bracket = stored_bracket(store, scores)
         note(describe_run(store))
         unfinished = what_is_missing(store)
         if unfinished is not None:

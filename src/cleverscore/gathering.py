@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,7 +17,7 @@ from cleverscore.chunks import resolved_chunk_size
 from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
 from cleverscore.gradients import margin_gradient_norms
-from cleverscore.maxima import BlockMaxima, Request, default_workers, sample
+from cleverscore.maxima import BlockMaxima, Request, default_workers, one_thread, sample
 from cleverscore.profile import Profile
 from cleverscore.racing import SKETCHED_DIRECTIONS, SKETCHED_POINTS, Race
 from cleverscore.reasons import ALL_BLOCKS, BUDGET, EXACT
@@ -89,7 +88,7 @@ class Gatherer:
         if is_affine(classifier):
             whole = Reduced(classifier, settings.ball)
             return cls(classifier, settings, True, whole, chunk_size or 1, workers, on_points)
-        with _one_thread():  # a decomposition on several threads is not the same to the last bit on another machine
+        with one_thread():  # a decomposition on several threads is not the same to the last bit on another machine
             smaller = reduced(classifier, examples[0].x.shape, settings.ball)
             moved = [smaller.move(subject) for subject in examples[:CHECKED_INPUTS]]
         faster = tuned(smaller.classifier, torch.stack([subject.x for subject in moved]))
@@ -121,7 +120,7 @@ class Gatherer:
         yield from plan.draw(requests)
 
     def _moved(self, subjects: Sequence[Subject]) -> list[Subject]:
-        with _one_thread():
+        with one_thread():
             return [self.reduced.move(subject) for subject in subjects]
 
     def _plan(self, moved: Sequence[Subject]) -> _Plan:
@@ -142,16 +141,6 @@ class Gatherer:
         )  # fmt: skip
         for i, search in found:
             yield i, _ascended(moved[i], search.profiles(), search.seconds, tuple(search.stopped))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def checked_workers(classifier: Classifier, workers: int | None) -> int:
@@ -184,7 +173,7 @@ def _affine(classifier: Classifier, subjects: Sequence[Subject], settings: Setti
             yield position, _ascended(subject, profiles, time.perf_counter() - began, stopped)
         else:
             maxima = tuple(np.full(2, value) for value in largest)
-            yield position, _evidence(subject, maxima, (1,) * count, time.perf_counter() - began, stopped)
+            yield position, subject.evidence(maxima, (1,) * count, time.perf_counter() - began, stopped)
 
 
 def _flat_profile(radii: Array, norm: float) -> Profile:
@@ -194,23 +183,7 @@ def _flat_profile(radii: Array, norm: float) -> Profile:
 
 def _ascended(subject: Subject, profiles: tuple[Profile, ...], seconds: float, stopped: tuple[str, ...]) -> Evidence:
     nothing = tuple(np.empty(0) for _ in subject.targets)
-    return replace(_evidence(subject, nothing, (0,) * len(nothing), seconds, stopped), profiles=profiles)
-
-
-def _evidence(
-    subject: Subject, maxima: tuple[Array, ...], sizes: tuple[int, ...], seconds: float, stopped: tuple[str, ...]
-) -> Evidence:
-    return Evidence(
-        input_id=subject.input_id,
-        label=subject.label,
-        predicted=subject.predicted,
-        targets=subject.targets,
-        margins=subject.margins,
-        maxima=maxima,
-        block_sizes=sizes,
-        seconds=seconds,
-        stopped=stopped,
-    )
+    return subject.evidence(nothing, (0,) * len(nothing), seconds, stopped, profiles=profiles)
 
 
 @dataclass(frozen=True)
@@ -247,7 +220,7 @@ class _Plan:
             subject = self.subjects[i]
             count = len(subject.targets)
             values = tuple(maxima.values)
-            yield i, _evidence(subject, values, (size,) * count, maxima.seconds, (ALL_BLOCKS,) * count)
+            yield i, subject.evidence(values, (size,) * count, maxima.seconds, (ALL_BLOCKS,) * count)
 
     def race(self, budget: Budget) -> Iterator[tuple[int, Evidence]]:
         """Rounds of more blocks for the races that still run, a group of inputs at a time."""
@@ -263,7 +236,7 @@ class _Plan:
                 for i in [i for i, race in races.items() if not race.active]:
                     race = races.pop(i)
                     subject, stopped = self.subjects[i], tuple(race.stopped)
-                    yield i, _evidence(subject, tuple(race.maxima), tuple(race.block_sizes), seconds[i], stopped)
+                    yield i, subject.evidence(tuple(race.maxima), tuple(race.block_sizes), seconds[i], stopped)
 
     def _sketch(self, races: dict[int, Race], seconds: dict[int, float], purse: Budget) -> None:
         """Random projections for races with many targets: most of them end there, for a gradient each at most."""

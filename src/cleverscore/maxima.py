@@ -177,6 +177,17 @@ class _Pending:
 
 
 @contextmanager
+def one_thread() -> Iterator[None]:
+    """One intra-operation thread; what was set before is restored."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def pool(workers: int) -> Iterator[ThreadPoolExecutor]:
     """Threads with one intra-operation thread each; what was set before is restored."""
     before = torch.get_num_threads()

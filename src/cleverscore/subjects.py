@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from cleverscore.classifier import Classifier
 from cleverscore.errors import InputError, ModelError
+from cleverscore.profile import Profile
+from cleverscore.score import Evidence
 from cleverscore.targets import TargetsLike, choose
+
+Array = npt.NDArray[np.float64]
 
 FORWARD_CHUNK = 64
 
@@ -26,6 +31,23 @@ class Subject:
     predicted: int
     targets: tuple[int, ...]
     margins: tuple[float, ...]
+
+    def evidence(
+        self,
+        maxima: Iterable[Array],
+        block_sizes: tuple[int, ...],
+        seconds: float,
+        stopped: tuple[str, ...],
+        *,
+        profiles: tuple[Profile, ...] = (),
+        slopes: tuple[float, ...] = (),
+    ) -> Evidence:
+        """What was measured for this input, one entry per target."""
+        return Evidence(
+            input_id=self.input_id, label=self.label, predicted=self.predicted, targets=self.targets,
+            margins=self.margins, maxima=tuple(maxima), block_sizes=block_sizes, seconds=seconds, stopped=stopped,
+            profiles=profiles, slopes=slopes,
+        )  # fmt: skip
 
 
 def prepare(

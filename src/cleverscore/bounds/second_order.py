@@ -24,7 +24,7 @@ from cleverscore.gathering import checked_workers
 from cleverscore.gradients import CUT_OFF, margin_gradient_norms
 from cleverscore.maxima import Request, sample
 from cleverscore.reasons import ALL_BLOCKS
-from cleverscore.score import Evidence, Rule, Scores, score_from
+from cleverscore.score import Rule, Scores, score_from
 from cleverscore.settings import Settings
 from cleverscore.streams import philox
 from cleverscore.subjects import Subject, prepare
@@ -91,19 +91,11 @@ def second_order_clever(
         maxima = found[position]
         count = len(subject.targets)
         evidence.append(
-            Evidence(
-                input_id=subject.input_id,
-                label=subject.label,
-                predicted=subject.predicted,
-                targets=subject.targets,
-                margins=subject.margins,
-                maxima=tuple(maxima.values),
-                block_sizes=(block_size,) * count,
-                seconds=maxima.seconds + time.perf_counter() - began,
-                stopped=(ALL_BLOCKS,) * count,
-                slopes=tuple(slopes[0].double().tolist()),
+            subject.evidence(
+                maxima.values, (block_size,) * count, maxima.seconds + time.perf_counter() - began,
+                (ALL_BLOCKS,) * count, slopes=tuple(slopes[0].double().tolist()),
             )
-        )
+        )  # fmt: skip
     base = settings.rule
     return score_from(evidence, Rule(2.0, radius, METHOD, base.target_kind, base.penalty, level=level))
 

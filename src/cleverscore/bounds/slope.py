@@ -86,17 +86,8 @@ def _evidence(classifier: Classifier, subject: Subject, settings: Settings, chun
         )
         maxima = np.stack(list(columns), 1)
     count = len(subject.targets)
-    return Evidence(
-        input_id=subject.input_id,
-        label=subject.label,
-        predicted=subject.predicted,
-        targets=subject.targets,
-        margins=subject.margins,
-        maxima=tuple(maxima),
-        block_sizes=(settings.block_size,) * count,
-        seconds=time.perf_counter() - began,
-        stopped=(ALL_BLOCKS,) * count,
-    )
+    seconds = time.perf_counter() - began
+    return subject.evidence(maxima, (settings.block_size,) * count, seconds, (ALL_BLOCKS,) * count)
 
 
 def _largest_slopes(classifier: Classifier, subject: Subject, settings: Settings, block: int, chunk_size: int) -> Array:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from cleverscore.bounds.bracket import Bracket, bracket_from, signs_of
+from cleverscore.bounds.bracket import bracket_from, signs_of
 from cleverscore.bounds.certified import check_method
 from cleverscore.bounds.evidence import bracketed, checked_attacks, run_attacks, run_certificates
 from cleverscore.bounds.masking import Sign
@@ -63,12 +63,6 @@ def run_bounds(
             on_inputs(batch[0].name, len(batch))
         if stop is not None and stop.asked:
             return
-
-
-def stored_bracket(store: Store, scores: Scores) -> Bracket | None:
-    """The bracket of a run around its scores, or None where no bound was asked for."""
-    above, below = store.above(), store.below()
-    return bracket_from(scores, above, below) if above or below else None
 
 
 def stored_signs(study: Study, store: Store, scores: Scores) -> tuple[Sign, ...]:

@@ -16,6 +16,7 @@ from cleverscore.score import Evidence, Rule, Score, Scores, Tail, fit_tails, sc
 from cleverscore.targets import TargetsLike
 
 if TYPE_CHECKING:
+    from cleverscore.bounds.bracket import Bracket
     from cleverscore.settings import Settings
 
 FITTED_TOGETHER = 1024  # inputs: their maxima are in memory at the same time
@@ -127,6 +128,16 @@ def stored_scores(store: Store, *, maxima: bool = True) -> Scores:
                 rows += scores.rows
                 heads += scores.heads
     return Scores(tuple(rows), tuple(heads))
+
+
+def stored_bracket(store: Store, scores: Scores) -> Bracket | None:
+    """The bracket of a run around its scores, or None where no bound was asked for."""
+    above, below = store.above(), store.below()
+    if not (above or below):
+        return None
+    from cleverscore.bounds.bracket import bracket_from  # with it comes torch
+
+    return bracket_from(scores, above, below)
 
 
 @contextmanager

@@ -118,7 +118,7 @@ class Bench:
         else:
             tasks = [(s, task.blocks) for s, task in zip(subjects, shard.tasks, strict=True) if task.blocks is not None]
             parts = [
-                Part(shard.norm, _evidence(subjects[i], maxima), maxima.first, whole=False)
+                Part(shard.norm, _some_blocks(subjects[i], maxima), maxima.first, whole=False)
                 for i, maxima in ready.blocks(tasks)
             ]
         return Finished(shard, tuple(parts), time.perf_counter() - began, f"process {os.getpid()}")
@@ -165,13 +165,9 @@ class Bench:
         return bench
 
 
-def _evidence(subject: Subject, maxima: BlockMaxima) -> Evidence:
+def _some_blocks(subject: Subject, maxima: BlockMaxima) -> Evidence:
     count = len(subject.targets)
-    return Evidence(
-        input_id=subject.input_id, label=subject.label, predicted=subject.predicted, targets=subject.targets,
-        margins=subject.margins, maxima=tuple(maxima.values), block_sizes=(maxima.block_size,) * count,
-        seconds=maxima.seconds, stopped=("",) * count,
-    )  # fmt: skip
+    return subject.evidence(maxima.values, (maxima.block_size,) * count, maxima.seconds, ("",) * count)
 
 
 def plan(

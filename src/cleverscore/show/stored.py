@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cleverscore.run.reading import stored_scores
+from cleverscore.run.reading import stored_bracket, stored_scores
 from cleverscore.run.store import Store
 from cleverscore.score import Scores
 
@@ -15,9 +15,5 @@ if TYPE_CHECKING:
 def stored_table(store: Store, *, maxima: bool = True) -> tuple[Scores, pandas.DataFrame]:
     """The scores of a run, and all its rows, with the columns of bounds where it has any."""
     scores = stored_scores(store, maxima=maxima)
-    if not (store.above() or store.below()):
-        return scores, scores.to_frame()
-    from cleverscore.run.bounding import stored_bracket  # with it comes torch
-
     bracket = stored_bracket(store, scores)
     return scores, (scores if bracket is None else bracket).to_frame()

@@ -10,8 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch import nn
 from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
 from cleverscore.gradients import dual_norms
+from cleverscore.maxima import one_thread
 from cleverscore.norms import dual_exponent, parse_norm
 from cleverscore.shortcuts import layers_in_order
 from cleverscore.subjects import Subject, prepare
@@ -32,17 +32,6 @@ HOPS = (0.7, 0.5, 0.3, 0.2, 0.1)  # radii
 LARGE = 4.0  # far enough outside that the projection onto the l1 ball is sparse, as its best points are
 LONGER, SHORTER = 1.3, 0.5
 SMALLEST_STEP = 1e-9  # radii: below it nothing changes in the digits that are compared
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread for torch: these networks are so small that threads wait for each other longer than they work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def in_double(classifier: Classifier) -> Classifier:
@@ -86,7 +75,7 @@ def directions(gradients: torch.Tensor, p: float) -> torch.Tensor:
     return unit
 
 
-@one_thread()
+@one_thread()  # these networks are so small that threads wait for each other longer than they work
 def climb(
     objective: Objective, offsets: torch.Tensor, *, p: float, radius: float, steps: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
