@@ -336,11 +336,11 @@ def _slug(model: str) -> str:
 @click.option("--targets", "all_targets", is_flag=True, help="One line per target class, not per input.")
 def show(run: Path, all_targets: bool) -> None:
     """Print the table of RUN again."""
-    from cleverscore.run.reading import describe_run, stored_bracket, stored_scores, what_is_missing
+    from cleverscore.run.reading import describe_run, no_collection, stored_bracket, stored_scores, what_is_missing
     from cleverscore.run.store import Store
     from cleverscore.score import Scores
 
-    with Store.open(run) as store:
+    with no_collection(), Store.open(run) as store:
         scores = stored_scores(store, maxima=False)
         bracket = stored_bracket(store, scores)
         note(describe_run(store))

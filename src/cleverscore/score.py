@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -230,7 +230,7 @@ def score_from(evidence: Sequence[Evidence], rule: Rule, known: Sequence[Sequenc
         ]
         smallest = _smallest(scores)
         if takes_smallest(rule.target_kind):
-            smallest = replace(smallest, target_kind=rule.target_kind)
+            smallest = changed(smallest, target_kind=rule.target_kind)
             rows += [smallest, *scores]
         else:
             rows += scores
@@ -245,11 +245,13 @@ def _score(item: Evidence, t: int, rule: Rule, kind: str, tail: Tail) -> Score:
         value = low = high = lipschitz = math.nan
     else:
         lipschitz = fit.location
-        constants = (lipschitz, tail.end_high, tail.end_low)
         if item.slopes:
-            value, low, high = capped_root(margin, item.slopes[t], np.array(constants), limit).tolist()
+            constants = np.array((lipschitz, tail.end_high, tail.end_low))
+            value, low, high = capped_root(margin, item.slopes[t], constants, limit).tolist()
         else:
-            value, low, high = (_one_capped_ratio(margin, constant, limit) for constant in constants)
+            value = _one_capped_ratio(margin, lipschitz, limit)
+            low = _one_capped_ratio(margin, tail.end_high, limit)
+            high = _one_capped_ratio(margin, tail.end_low, limit)
     return made(
         Score,
         input=item.input_id,
@@ -286,6 +288,11 @@ def made(kind: type[Made], **fields: Any) -> Made:
     made = object.__new__(kind)
     made.__dict__.update(fields)
     return made
+
+
+def changed(head: Score, **fields: Any) -> Score:
+    """`replace` in a fraction of its time, for the same reason."""
+    return made(Score, **{**head.__dict__, **fields})
 
 
 def _sharp_score(item: Evidence, t: int, rule: Rule, kind: str) -> Score:
@@ -332,9 +339,10 @@ def _one_capped_ratio(margin: float, constant: float, limit: float) -> float:
     """`capped_ratio` of plain numbers: a large run has hundreds of thousands of them."""
     if margin <= 0.0:
         return 0.0
-    if math.isnan(constant):
-        return math.nan
-    return min(margin / constant, limit) if constant > 0.0 else limit
+    if constant > 0.0:
+        ratio = margin / constant
+        return ratio if ratio < limit else limit
+    return limit if constant == constant else math.nan  # NaN alone differs from itself
 
 
 def capped_root(margin: float, slope: float, curvatures: Array, limit: float) -> Array:
@@ -361,8 +369,8 @@ def _smallest(scores: Sequence[Score]) -> Score:
     # Of several at the radius, the one whose margin is used up first.
     head = unknown[0] if unknown else min(scores, key=lambda s: (s.value, s.margin / max(s.lipschitz, 1e-300)))
     # Targets that lost their race were stopped early, with wide intervals; that they lost is known much better.
-    rivals = [score for score in scores if not score.lost] or scores
-    return replace(
+    rivals = [score for score in scores if not is_lost(score.stopped)] or scores
+    return changed(
         head,
         low=math.nan if unknown else min(score.low for score in rivals),
         high=math.nan if unknown else min(score.high for score in rivals),
