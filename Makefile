@@ -4,13 +4,15 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEV    := $(VENV)/.dev
-MNIST  ?= data/mnist
+DATA   ?= data
+MNIST  ?= $(DATA)/mnist
+CIFAR  ?= $(DATA)/cifar-10-batches-bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test browser lint format bench paper docs reference zoo clean
+.PHONY: help demo test browser lint format bench paper paper-full docs reference zoo clean
 
 help:  ## list the commands
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || (echo "cleverscore needs Python 3.10 or newer"; exit 1)
@@ -58,8 +60,11 @@ bench: $(DEV)  ## measure accuracy and speed side by side with peers (about an h
 	$(BIN)/python -m benchmarks.truth
 	$(BIN)/python -m benchmarks.scaling
 
-paper: $(READY)  ## tables and figures of the paper
-	@echo "not there yet: the scripts of the paper's tables and figures are still to come"; exit 1
+paper: $(READY)  ## tables and figures of the paper in small sizes, an hour or two, resumable (DATA=folder, see paper/)
+	$(BIN)/python -m paper --quick --data $(DATA) $(OPTIONS)
+
+paper-full: $(READY)  ## the same in the paper's sizes, for a cluster (OPTIONS=--ray-address=...)
+	$(BIN)/python -m paper --full --data $(DATA) --out paper/made-full $(OPTIONS)
 
 docs: reference  ## build the documentation into build/site; a broken link or a page without a place fails
 	$(BIN)/python -m sphinx -q -W --keep-going -n -b html docs build/site
@@ -68,8 +73,8 @@ docs: reference  ## build the documentation into build/site; a broken link or a 
 reference: $(DEV)  ## write docs/cli.md and docs/api.md from the program, and figures of benchmarks into docs/peers.md
 	$(BIN)/python docs/_tools/reference.py
 
-zoo: $(READY)  ## train the shipped networks again from MNIST's idx files (MNIST=folder)
-	$(BIN)/python -m cleverscore.zoo.train $(MNIST)
+zoo: $(READY)  ## train the eight shipped networks again, some hours on two cores (MNIST=folder CIFAR=folder)
+	$(BIN)/python -m cleverscore.zoo.train --mnist $(MNIST) --cifar $(CIFAR)
 
 clean:  ## remove what these commands made
 	rm -rf $(VENV) demo runs build dist .mypy_cache .ruff_cache .hypothesis

@@ -28,8 +28,9 @@ from benchmarks.networks import NETWORKS
 from cleverscore.cost import duration, estimate_for
 from cleverscore.gathering import gather
 from cleverscore.run.local import InProcess, Processes
+from cleverscore.run.rows import Part
 from cleverscore.run.shards import Bench, Executor, Finished, Shard, Task
-from cleverscore.run.store import Part, Store
+from cleverscore.run.store import Store
 from cleverscore.run.study import Study, StudyConfig
 from cleverscore.score import Evidence
 from cleverscore.settings import Settings

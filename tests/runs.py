@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from cleverscore.run.store import Part, Store
+from cleverscore.run.rows import Part
+from cleverscore.run.store import Store
 from cleverscore.run.study import StudyConfig, versions
 from cleverscore.score import Evidence
 

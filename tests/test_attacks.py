@@ -189,6 +189,24 @@ def test_papers_ifgsm_is_a_plain_loop(relu: cs.Classifier) -> None:
     np.testing.assert_allclose(attacked.linf, smallest.numpy(), rtol=1e-4)
 
 
+def test_ifgsm_sees_through_saturated_logits(relu: cs.Classifier) -> None:
+    x = torch.rand(8, 6, generator=torch.Generator().manual_seed(3))
+    plain = cs.attack(relu, x, "ifgsm")
+    steep = cs.Classifier(nn.Sequential(relu.module, Times(1e4)), bounds=(0.0, 1.0))
+    assert nn.functional.softmax(steep(x), 1).max(1).values.min() == 1.0  # nothing left of the other classes
+    found = cs.attack(steep, x, "ifgsm")
+    assert found.success.all() and found.linf == pytest.approx(plain.linf, rel=0.5)
+
+
+class Times(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.factor * x
+
+
 def test_the_papers_numbers() -> None:
     """CW: 9 searches of 1000 iterations from a constant of 0.01, rate 0.01; I-FGSM: 50 iterations, eight epsilons."""
     from cleverscore.bounds.effort import PRESETS

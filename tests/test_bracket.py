@@ -204,7 +204,7 @@ def test_bounds_are_not_computed_twice(attacked_run: tuple) -> None:
         store._connection.execute("DELETE FROM attacks WHERE attack = 'fmn:quick' AND norm = '2' AND input = 1")
         store._connection.commit()
     again = cleverscore(*command, "--attack", "fmn:quick")
-    assert "fmn:quick: 1 more done" in again.stderr and again.stderr.count("more done") == 1
+    assert "fmn:quick, l2: 1 more done" in again.stderr and again.stderr.count("more done") == 1
     with Store.open(run) as store:
         assert len(store.above()) == before
     last = cleverscore(*command, "--attack", "fmn:quick", "--certify", "crown")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -18,8 +19,10 @@ from safetensors.torch import save_file
 
 import cleverscore as cs
 from cleverscore.cli import main
+from cleverscore.run.reading import StudyConfig
 from cleverscore.run.store import Store
-from cleverscore.score import COLUMNS
+from cleverscore.score import COLUMNS, Scores
+from cleverscore.show.report import repeat_command
 from tests import bad_models
 
 FEW = ["--blocks", "12", "--block-size", "8"]
@@ -175,6 +178,58 @@ def test_misclassified_inputs_keep_their_row_or_are_skipped(tmp_path: Path, mnis
     assert rows(tmp_path / "skipped").input.tolist() == [0, 2, 3]
 
 
+def test_inspect_sees_labels_that_are_off_by_one(tmp_path: Path, mnist: tuple) -> None:
+    images, labels = mnist
+    kept = labels < 9
+    np.savez(tmp_path / "off.npz", x=images[kept], y=labels[kept] + 1)
+    said = cleverscore("inspect", "zoo:mnist-mlp", tmp_path / "off.npz").stdout
+    assert "with every label one lower: do labels and model count from the same number?" in said
+    assert "one lower" not in cleverscore("inspect", "zoo:mnist-mlp", "zoo:mnist").stdout
+
+
+def test_a_fit_that_the_test_rejects_is_not_called_ok() -> None:
+    heads = cs.clever(cs.load_model("zoo:mnist-mlp"), cs.load_data("zoo:mnist")[0][:2], blocks=20, block_size=8)
+    bad = Scores(heads.rows, tuple(dataclasses.replace(head, ks_pvalue=0.001) for head in heads))
+    assert (
+        " poor" in str(bad) and "poor fit, K-S p below 0.05 (2: input 0, 1)" in str(bad) and " poor" not in str(heads)
+    )
+
+
+def test_a_radius_for_each_norm(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = ["score", "zoo:mnist-mlp", "zoo:mnist", "--norm", 2, "--norm", "inf", "--limit", 2, *FEW, "--out", run]
+    assert cleverscore(*command, "--radius", 4, "--radius", "inf=0.01").returncode == 0
+    table = pd.read_csv(io.StringIO(cleverscore("export", run).stdout), dtype={"norm": str})
+    assert set(table[table.norm == "2"].radius) == {4.0} and set(table[table.norm == "inf"].radius) == {0.01}
+    assert table[table.norm == "inf"].score.max() <= 0.01
+    assert "radius 4 (l2), 0.01 (linf)" in cleverscore("show", run).stderr
+    again = cleverscore(*command, "--radius", "inf=0.01", "--radius", 4)
+    assert again.returncode == 0 and "4 of 4 scores are there already" in again.stderr
+    other = cleverscore(*command, "--radius", 4)
+    assert other.returncode == 2 and "radius: '4.0,inf=0.01' then, 4.0 now" in other.stderr
+    wrong = cleverscore(*command, "--radius", "inf=much")
+    assert wrong.returncode == 2 and "norm=number as in inf=0.3" in wrong.stderr
+    with Store.open(run) as store:
+        assert repeat_command(StudyConfig.stored(store)).count("--radius") == 2
+
+
+def test_data_that_does_not_fit_the_model_is_told(tmp_path: Path, mnist: tuple) -> None:
+    images, labels = mnist
+    np.savez(tmp_path / "odd.npz", x=images[:6], y=(labels[:6] + 3) % 10)
+    done = cleverscore("score", "zoo:mnist-mlp", tmp_path / "odd.npz", "--targets", "runner_up", *FEW, folder=tmp_path)
+    assert "only 0 of 6 inputs are classified correctly" in done.stderr and done.returncode == 0
+    assert "* 6 of 6 inputs are misclassified" in done.stdout
+    said = cleverscore("inspect", "zoo:mnist-mlp", tmp_path / "odd.npz").stdout
+    assert "6 inputs, values from 0 to 1, labels from" in said and "is preprocessing missing" in said
+    np.savez(tmp_path / "ones.npz", x=images[:6], y=np.arange(5, 11))
+    for command in ("inspect", "score"):
+        told = cleverscore(command, "zoo:mnist-mlp", tmp_path / "ones.npz", folder=tmp_path)
+        assert told.returncode == 2 and "subtract 1 if labels start at 1" in told.stderr
+    np.savez(tmp_path / "last.npz", x=images[:6].transpose(0, 2, 3, 1))
+    told = cleverscore("score", "zoo:mnist-mlp", tmp_path / "last.npz", folder=tmp_path)
+    assert told.returncode == 2 and "x.transpose(0, 3, 1, 2)" in told.stderr
+
+
 def test_inspect_says_what_was_understood() -> None:
     done = cleverscore("inspect", "zoo:mnist-cnn", "zoo:mnist")
     for words in ("312,202", "1 x 28 x 28", "0 to 1", "classes  10", "accuracy"):
@@ -214,6 +269,7 @@ GOOD = np.full((2, 1, 28, 28), 0.5, np.float32)
         ("zoo:mnist-mlp", {"x": GOOD[:0]}, [], "empty"),
         ("zoo:mnist-mlp", {"x": GOOD + 1}, [], "outside the bounds"),
         ("zoo:mnist-mlp", {"y": np.zeros(2)}, [], "no array 'x'"),
+        ("zoo:mnist-mlp", {"images": GOOD}, [], "np.savez(file, x=inputs, y=labels)"),
         ("zoo:mnist-mlp", {"x": GOOD, "y": np.zeros(3, int)}, [], "one whole number each"),
         ("zoo:mnist-mlp", {"x": GOOD, "y": np.full(2, 10)}, [], "classes 0 to 9"),
         ("tests.bad_models:linear", {"x": GOOD}, ["--targets", "0,1,2,3,4,5,6,7,8,9"], "is the predicted class"),

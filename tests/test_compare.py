@@ -178,6 +178,17 @@ def test_noise_alone_between_different_models_cannot_be_told(tmp_path: Path) -> 
         assert "would be told by about" in words or "would not be told" in words
 
 
+def test_inputs_of_one_run_only_are_counted(tmp_path: Path) -> None:
+    first, second = (
+        made_run(tmp_path / name, model=f"made:{name}", inputs=count) for name, count in (("a", 9), ("b", 7))
+    )
+    assert "note: 2 inputs are in one of A and B only, norm 2" in cleverscore("compare", first, second).stdout
+    with Store.open(second, write=True) as store, store._connection:
+        store._connection.execute("DELETE FROM parts WHERE norm = 'inf'")
+    done = cleverscore("compare", first, second)
+    assert done.returncode == 2 and "unfinished: 7 of 14 scores" in done.stderr
+
+
 def test_runs_that_measure_different_things_are_refused(tmp_path: Path) -> None:
     a = made_run(tmp_path / "a")
     for name, options, words in (

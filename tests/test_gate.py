@@ -63,6 +63,18 @@ def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2 and "not finished" in done.stderr
 
 
+def test_a_run_whose_attacks_are_not_done_is_unfinished(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", inputs=3)
+    with Store.open(run, write=True) as store:
+        store.remember("bounds", {"asked": ["best", "crown"], "complete": False})
+    done = cleverscore("gate", run, "--min-score", 0)
+    assert done.returncode == 2 and "not all bounds that were asked for (best, crown)" in done.stderr
+    assert "not all bounds" in cleverscore("show", run).stderr
+    with Store.open(run, write=True) as store:
+        store.remember("bounds", {"asked": ["best", "crown"], "complete": True})
+    assert cleverscore("gate", run, "--min-score", 0).returncode == 0
+
+
 def test_violations_are_counted(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = findings_module.stored_table
 

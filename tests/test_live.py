@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from cleverscore.errors import SettingError
-from cleverscore.run.store import Part, Store
+from cleverscore.run.rows import Part
+from cleverscore.run.store import Store
 from cleverscore.show.live import LiveServer
 from tests.browser import Browser
 from tests.runs import made_run

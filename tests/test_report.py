@@ -226,12 +226,27 @@ def test_thinned_maxima_keep_their_quantiles(tmp_path: Path) -> None:
         assert low + table[place] / 65535 * (high - low) == pytest.approx(ordered, rel=1e-4)
 
 
+def test_a_card_says_what_was_chosen_and_what_was_cut(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", inputs=4, factor=100.0, selection="inputs that the model classifies correctly")
+    card = cleverscore("export", run, "--format", "card").stdout
+    assert "Selected inputs: inputs that the model" in card and ">= 5.00" in card
+    assert "4 of 4 l2 scores were cut at the radius 5: they are at least that" in card
+    with Store.open(run) as store:
+        assert "selected inputs" in report_page(store)
+
+
 def test_a_report_of_an_unfinished_run_says_so(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", inputs=3)
     with Store.open(run, write=True) as store:
         store._connection.execute("DELETE FROM parts WHERE input = 2 AND norm = 'inf'")
         text = report_page(store)
+        store._connection.commit()
     assert "unfinished run" in text and "5 of 6 scores" in text
+    card = cleverscore("export", run, "--format", "card").stdout
+    assert "This run is unfinished: 5 of 6 scores" in card
+    other = made_run(tmp_path / "other", inputs=3, model="made:other")
+    compared = cleverscore("compare", other, run).stdout
+    assert "B is unfinished: 5 of 6 scores" in compared and "A is unfinished" not in compared
 
 
 def test_signs_of_masking_are_told_and_harmless_outcomes_are_not(tmp_path: Path) -> None:

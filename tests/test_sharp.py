@@ -300,6 +300,8 @@ def test_a_run_is_kept_shown_exported_and_resumed(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "ascended" in done.stdout and "gradients" in done.stdout
     assert cleverscore("show", run).stdout == done.stdout
+    blocked = cleverscore(*COMMAND, "--limit", 1, "--blocks", 7, "--out", tmp_path / "blocked")
+    assert "have no meaning for --method sharp" in blocked.stderr and blocked.returncode == 0
     assert "method sharp" in cleverscore("show", run).stderr and "blocks" not in cleverscore("show", run).stderr
     table = rows(run)
     assert list(table.columns) == COLUMNS and len(table) == 6 and set(table.method) == {"sharp"}

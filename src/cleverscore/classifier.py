@@ -245,7 +245,10 @@ class Classifier:
                 "in which the score is wanted, for example x / 255"
             )
         if self.input_shape is not None and tuple(tensor.shape[1:]) != self.input_shape:
-            raise InputError(f"inputs have shape {tuple(tensor.shape[1:])}, the model takes {self.input_shape}")
+            shape = tuple(tensor.shape[1:])
+            last = len(shape) == 3 and (shape[2], shape[0], shape[1]) == self.input_shape
+            way_out = "; channels are last: use x.transpose(0, 3, 1, 2)" if last else ""
+            raise InputError(f"inputs have shape {shape}, the model takes {self.input_shape}{way_out}")
         return tensor.to(self.device, self.dtype or tensor.dtype)
 
     def check(self, x: torch.Tensor) -> Probe:

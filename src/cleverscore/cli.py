@@ -18,10 +18,14 @@ from cleverscore.cli_results import compare, gate, note, report
 from cleverscore.errors import CleverError
 
 if TYPE_CHECKING:
+    from cleverscore.classifier import Classifier
     from cleverscore.run.shards import Executor
+    from cleverscore.run.study import Study
     from cleverscore.score import Scores
 
 INTERRUPTED = 130
+FEW_RIGHT = 0.5  # share of correct inputs below which a word is due
+UNUSUAL_INPUT = 20.0  # inputs without bounds are seldom larger: pixels from 0 to 255 are
 
 
 def main() -> None:
@@ -115,7 +119,14 @@ def _classifier_options(
     show_default=True,
     help="untargeted, top:N (the N likeliest), runner_up, least_likely, random, all, or classes such as 3,5.",
 )
-@click.option("--radius", type=float, help="Radius of the ball that is sampled.  [default: 5, released-code: 3]")
+@click.option(
+    "--radius",
+    "radii",
+    multiple=True,
+    metavar="[NORM=]X",
+    help="Radius of the ball that is sampled, for all norms or, as in inf=0.3, for one; repeatable.  [default: 5, "
+    "released-code: 3]",
+)
 @click.option("--blocks", type=int, default=500, show_default=True, help="Number of block maxima (N_b).")
 @click.option("--block-size", type=int, default=1024, show_default=True, help="Gradients per block (N_s).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same scores.")
@@ -195,7 +206,7 @@ def run_score(
     device: str | None = None, allow_pickle: bool = False, correct_only: bool = False,
     attacks: tuple[str, ...] = (), certificates: tuple[str, ...] = (), executor: str = "local",
     processes: int | None = None, ray_address: str | None = None, ray_gpus: float | None = None,
-    shard_seconds: float = 20.0, **settings: Any,
+    shard_seconds: float = 20.0, radii: tuple[str, ...] = (), **settings: Any,
 ) -> Scores:  # fmt: skip
     """What `score` does: check everything, then compute into the run directory, then print."""
     from cleverscore.cost import total
@@ -204,7 +215,7 @@ def run_score(
     from cleverscore.load.selection import correct_rows, rows_of
     from cleverscore.progress import progress
     from cleverscore.run.bounding import Bounds, run_bounds, stored_signs
-    from cleverscore.run.reading import stored_bracket
+    from cleverscore.run.reading import parse_radii, stored_bracket
     from cleverscore.run.signals import stopping
     from cleverscore.run.study import Study, StudyConfig, fingerprint_model, stored_scores
 
@@ -222,12 +233,15 @@ def run_score(
         data_fingerprint=source.fingerprint(),
         inputs="all" if rows == list(range(source.count)) else ",".join(map(str, rows)),
         skip_misclassified=skip_misclassified,
+        radius=parse_radii(radii),
         **settings,
     )
     labels = None if source.labels is None else source.labels[rows]
     class_names = classifier.class_names or source.class_names
     recipe = (load_model, (model,), options)
     study = Study(config, classifier, source.read(rows), labels, rows, class_names=class_names, recipe=recipe)
+    for text in _doubts(study, classifier):
+        note(f"warning: {text}")
     if source.class_names and classifier.class_names is None:
         classes = classifier(study.subjects[0].x[None]).shape[1]
         if classes != len(source.class_names):
@@ -236,6 +250,8 @@ def run_score(
                 f"labels are numbered in sorted order ({source.class_names[0]} = 0, ...); name classes by their "
                 "numbers if that is not the model's order"
             )
+    if config.method == "sharp" and any(map(_was_given, ("blocks", "block_size"))):
+        note("--blocks and --block-size have no meaning for --method sharp, which climbs: they are not used")
     bounds_wanted = Bounds(attacks, certificates)
     bounds_wanted.check(study)
     if attacks and classifier.bounds is None:
@@ -244,6 +260,10 @@ def run_score(
     with study.open_store(folder, fresh=fresh, command=_command()) as store:
         for text in study.mended:
             note(f"damaged and dropped, to be computed again: {text}")
+        if attacks or certificates:
+            store.remember("bounds", {"asked": [*attacks, *certificates], "complete": False})
+        if correct_only:
+            store.remember("selection", "inputs that the model classifies correctly, no others")
         missing = study.missing(store)
         scores_in_all = len(study.subjects) * len(study.settings)
         kept = scores_in_all - sum(map(len, missing.parts.values()))
@@ -275,12 +295,15 @@ def run_score(
                     stop=stop,
                 )  # fmt: skip
                 broken_off = stop.asked and bool(attacks or certificates or any(study.missing(store).parts.values()))
+                if not broken_off and (attacks or certificates):
+                    store.remember("bounds", {"asked": [*attacks, *certificates], "complete": True})
             except KeyboardInterrupt:
                 broken_off = True
             if broken_off:
+                bounds_left = " and not all attacks and certificates" if attacks or certificates else ""
                 note(
-                    f"\ninterrupted; {len(store.done())} of {scores_in_all} scores are complete in {folder}; the same "
-                    "command resumes"
+                    f"\ninterrupted; {len(store.done())} of {scores_in_all} scores{bounds_left} are complete in "
+                    f"{folder}; the same command resumes"
                 )
                 sys.exit(INTERRUPTED)
         scores = stored_scores(store)
@@ -294,6 +317,32 @@ def run_score(
             note(f"warning: {sign.kind}: {sign}")
     note(f"\n{time.perf_counter() - began:.1f} s; kept in {folder}")
     return scores
+
+
+def _doubts(study: Study, classifier: Classifier) -> list[str]:
+    """Signs that data and model do not belong together, before time is spent on them."""
+    found = []
+    labelled = [subject for subject in study.subjects if subject.label is not None]
+    right = sum(subject.label == subject.predicted for subject in labelled)
+    if labelled and right < FEW_RIGHT * len(labelled):
+        found.append(
+            f"only {right} of {len(labelled)} inputs are classified correctly: is preprocessing missing (--mean, "
+            "--std), are the inputs in other units, or do the labels count from another number? Try inspect"
+        )
+    if classifier.bounds is None:
+        largest = max(float(subject.x.abs().max()) for subject in study.subjects)
+        if largest > UNUSUAL_INPUT:
+            found.append(
+                f"inputs reach {largest:g}, and there are no --bounds: a radius and a score are in the inputs' units; "
+                "divide by 255 if these are pixels"
+            )
+    return found
+
+
+def _was_given(name: str) -> bool:
+    """Whether an option of the present command stands on its command line."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
 @contextmanager

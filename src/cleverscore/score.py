@@ -428,4 +428,4 @@ class Scores:
 
     def __str__(self) -> str:
         race = race_summary(self.rows)
-        return f"{scores_table(self.heads)}\n\n{summary(self.heads)}" + (f"\n{race}" if race else "")
+        return f"{scores_table(self.heads)}\n\n{summary(self.heads, raced=bool(race))}" + (f"\n{race}" if race else "")

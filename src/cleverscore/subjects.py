@@ -72,8 +72,10 @@ def prepare(
     if labels is not None:
         for input_id, label in zip(ids, labels, strict=True):
             if not 0 <= label < probe.num_classes:
+                last = probe.num_classes - 1
+                way_out = "; subtract 1 if labels start at 1" if label == last + 1 and min(labels) > 0 else ""
                 raise InputError(
-                    f"the label of input {input_id} is {label}; the model has classes 0 to {probe.num_classes - 1}"
+                    f"the label of input {input_id} is {label}; the model has classes 0 to {last}{way_out}"
                 )
     with torch.no_grad():
         # Margins of float32 logits are formed in double, so that adding a constant to all logits costs nothing more.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cleverscore.score import Score
 
 POOR_FIT = 0.05  # the paper's level for its K-S test
+MOST_NAMED = 5  # inputs whose numbers a remark lists
 
 
 def race_summary(rows: Sequence[Score]) -> str:
@@ -55,7 +56,8 @@ def scores_table(heads: Sequence[Score]) -> str:
             found = [number(score.fit.location), f"{score.gradients:,}", score.outcome.value]
         else:
             interval = f"{number(score.low)} .. {number(score.high)}"
-            found = [interval, number(score.ks_pvalue, 2), score.outcome.value]
+            poor = score.outcome.has_law and score.ks_pvalue < POOR_FIT
+            found = [interval, number(score.ks_pvalue, 2), "poor" if poor else score.outcome.value]
         lines.append(
             [
                 str(score.input),
@@ -71,7 +73,7 @@ def scores_table(heads: Sequence[Score]) -> str:
     return table(headers, lines)
 
 
-def summary(heads: Sequence[Score]) -> str:
+def summary(heads: Sequence[Score], *, raced: bool = False) -> str:
     """Mean and median per norm, then one sentence of advice for each outcome that is not plain."""
     lines = []
     for p in sorted({score.p for score in heads}):
@@ -84,9 +86,10 @@ def summary(heads: Sequence[Score]) -> str:
             )
         if len(known) < len(values):
             lines.append(f"norm {norm_name(p)}: no score for {len(values) - len(known)} inputs")
-    wrong = sum(score.correct is False for score in heads)
+    wrong = len({score.input for score in heads if score.correct is False})
     if wrong:
-        lines.append(f"* {wrong} rows are of misclassified inputs, scored for the class that the model predicts")
+        count = len({score.input for score in heads})
+        lines.append(f"* {wrong} of {count} inputs are misclassified, and scored for the class that the model predicts")
     capped = sum(score.capped for score in heads)
     if capped:
         lines.append(
@@ -100,14 +103,15 @@ def summary(heads: Sequence[Score]) -> str:
     if open_ended:
         lines.append(
             f"interval from 0 ({open_ended}): for the target or one of its rivals the blocks show no upper end-point "
-            "of the gradient norm; more or larger blocks narrow it, and so does a new run with tolerance 0, which "
-            "leaves out rivals far behind"
+            "of the gradient norm; more or larger blocks narrow it"
+            + ("" if raced else ", and so does a new run with tolerance 0, which leaves out rivals far behind")
         )
-    rejected = sum(score.ks_pvalue < POOR_FIT for score in heads)
+    rejected = [score.input for score in heads if score.ks_pvalue < POOR_FIT]
     if rejected:
+        which = f": input {', '.join(map(str, dict.fromkeys(rejected)))}" if len(rejected) <= MOST_NAMED else ""
         lines.append(
-            f"K-S p below {POOR_FIT:g} ({rejected}): the fitted law does not describe these maxima; do not rely on the "
-            "score or its interval"
+            f"poor fit, K-S p below {POOR_FIT:g} ({len(rejected)}{which}): the fitted law does not describe these "
+            "maxima; do not rely on the score or its interval"
         )
     short = sum(score.stopped == BUDGET for score in heads)
     if short:

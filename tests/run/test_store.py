@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 from cleverscore.errors import CleverError, StoreError
-from cleverscore.run import store as store_module
-from cleverscore.run.store import Part, Store
+from cleverscore.run.rows import Part, evidence_of
+from cleverscore.run.store import Store
 from cleverscore.run.study import stored_scores
 from tests.run.studies import run, study, table
 from tests.runs import in_old_format, made_run
@@ -261,11 +261,11 @@ def test_parts_in_any_order_are_one_input(tmp_path: Path, whole: Path) -> None:
         meta, wanted = store.meta, store.evidence("2", inputs=[3])[0]
     with Store.create(tmp_path / "other", meta) as store:
         for row in rows[:-1]:
-            item = store_module._evidence(row[0], row[4], row[5])
+            item = evidence_of(row[0], row[4], row[5])
             store.append([Part("2", item, row[2], whole=False)])
         partial = store.evidence("2")[0]
         assert partial.stopped[0] == "unfinished" and partial.counts[0] == 25 and store.done() == set()
         last = rows[-1]
-        store.append([Part("2", store_module._evidence(last[0], last[4], last[5]), last[2], whole=False)])
+        store.append([Part("2", evidence_of(last[0], last[4], last[5]), last[2], whole=False)])
         merged = store.evidence("2")[0]
     assert merged.stopped == wanted.stopped and all(map(lambda a, b: (a == b).all(), merged.maxima, wanted.maxima))

@@ -128,7 +128,7 @@ class Bracket:
 
     def __str__(self) -> str:
         race = race_summary(self.scores.rows)
-        parts = [bracket_table(self), "", summary(self.rows), race, bracket_summary(self)]
+        parts = [bracket_table(self), "", summary(self.rows, raced=bool(race)), race, bracket_summary(self)]
         return "\n".join(part for i, part in enumerate(parts) if part or i == 1)
 
 

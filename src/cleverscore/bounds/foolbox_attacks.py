@@ -4,6 +4,8 @@
 - FMN can come to rest exactly on the boundary and find nothing: it starts again from a point beyond it.
 - CW and EAD return a black image where they found nothing: such rows come back as the input itself.
 - Steps are absolute numbers meant for a box of width 1: hence the coordinates.
+- The cross-entropy of logits that are far apart, as distilled networks have them, has no gradient in floating point:
+  I-FGSM sees them divided by a temperature.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from cleverscore.errors import MissingExtraError
 # The eight of section 5.2, as shares of the box's width.
 EPSILONS = (0.01, 0.025, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0)
 PAPER_CONSTANT = 0.01
+LARGEST_MARGIN = 40.0  # exp(-40) is still a number with a gradient
 ELASTIC_NET = 0.01  # EAD's weight of the l1 norm, as its authors have it
 
 
@@ -43,12 +46,13 @@ def load_foolbox() -> ModuleType:
 
 
 class _UnitBox(nn.Module):
-    """The classifier on coordinates u in [0, 1]: x = low + width u, row by row."""
+    """The classifier on coordinates u in [0, 1]: x = low + width u, row by row; logits over a temperature."""
 
-    def __init__(self, goal: Goal) -> None:
+    def __init__(self, goal: Goal, temperature: torch.Tensor | float = 1.0) -> None:
         super().__init__()
         self.goal = goal
         self.width = goal.high - goal.low
+        self.temperature = temperature
 
     def units(self, x: torch.Tensor) -> torch.Tensor:
         """Inputs in units of the box; in float32 at least, since steps are small."""
@@ -63,7 +67,7 @@ class _UnitBox(nn.Module):
     def forward(self, u: torch.Tensor) -> torch.Tensor:
         """Logits."""
         logits = self.goal.classifier.logits((self.goal.low + self.width * u).to(self.goal.x.dtype))
-        return logits.to(u.dtype)
+        return logits.to(u.dtype) / self.temperature
 
 
 def run(goal: Goal, name: str, *, p: float, effort: Effort, seed: int) -> torch.Tensor:
@@ -73,7 +77,9 @@ def run(goal: Goal, name: str, *, p: float, effort: Effort, seed: int) -> torch.
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         if name == "ifgsm":
-            return _best_of(goal, (_run(foolbox, goal, _sign_steps(foolbox, effort), epsilon=e) for e in EPSILONS), p=p)
+            method, temperature = _sign_steps(foolbox, effort), _temperature(goal)
+            runs = (_run(foolbox, goal, method, temperature=temperature, epsilon=e) for e in EPSILONS)
+            return _best_of(goal, runs, p=p)
         if name in ("cw", "ead"):
             return _run(foolbox, goal, _searching(foolbox, name, effort))
         if name == "ddn":
@@ -82,9 +88,18 @@ def run(goal: Goal, name: str, *, p: float, effort: Effort, seed: int) -> torch.
         return _best_of(goal, (_fmn(foolbox, goal, p, effort.iterations, step) for step in effort.variants), p=p)
 
 
-def _run(foolbox: Any, goal: Goal, method: Any, **arguments: Any) -> torch.Tensor:
+def _temperature(goal: Goal) -> torch.Tensor:
+    """A temperature for each input, (n, 1): 1 unless its logits are too far apart for the cross-entropy's gradient."""
+    with torch.no_grad():
+        best = goal.classifier.logits(goal.x).topk(2, dim=1).values.float()
+    return ((best[:, :1] - best[:, 1:]) / LARGEST_MARGIN).clamp_min(1.0)
+
+
+def _run(
+    foolbox: Any, goal: Goal, method: Any, *, temperature: torch.Tensor | float = 1.0, **arguments: Any
+) -> torch.Tensor:
     """What one of foolbox's attacks returns, in the classifier's units; the input where it returns a black image."""
-    model = _UnitBox(goal).eval()
+    model = _UnitBox(goal, temperature).eval()
     start = model.units(goal.x)
     fmodel = foolbox.PyTorchModel(model, bounds=(0.0, 1.0), device=goal.x.device)
     found = method.run(fmodel, start, _criterion(foolbox, goal), **arguments)

@@ -135,7 +135,10 @@ def _npz(path: Path) -> Source:
     with files.reading(path, "an npz file"):
         members = {member.filename.removesuffix(".npy"): member for member in files.checked_zip(path)}
         if "x" not in members:
-            raise LoadError(f"'{path}' has no array 'x' (it has: {', '.join(members) or 'nothing'})")
+            raise LoadError(
+                f"'{path}' has no array 'x' (it has: {', '.join(members) or 'nothing'}); name the inputs x and the "
+                "labels y: np.savez(file, x=inputs, y=labels)"
+            )
         arrays: dict[str, npt.NDArray[Any]] = {}
         with zipfile.ZipFile(path) as archive:
             for name in ("x", "y"):

@@ -20,7 +20,7 @@ from torch import fx, nn
 from cleverscore.errors import LoadError
 from cleverscore.load.aten_layers import with_layers
 from cleverscore.load.batches import FixedBatch
-from cleverscore.load.files import checked_zip, kind, one_line, reading
+from cleverscore.load.files import checked_zip, kind, reading
 
 ALLOW = "if you trust its origin, allow it with --allow-pickle (allow_pickle=True)"
 # Tensor operations that read or write files.
@@ -141,8 +141,8 @@ def load_checkpoint(path: Path, *, allow_pickle: bool) -> Any:
         except Exception as error:
             if not allow_pickle:
                 raise LoadError(
-                    f"'{path}' is a pickle that holds more than tensors, and loading it can run any code; {ALLOW} "
-                    f"({one_line(error)[:80]})"
+                    f"'{path}' is a pickle that holds more than tensors, and loading it can run any code; {ALLOW}, or "
+                    "save the weights alone: torch.save(model.state_dict(), file)"
                 ) from error
         return torch.load(path, weights_only=False, map_location="cpu")
 

@@ -11,7 +11,7 @@ from cleverscore.bounds.certified import check_method
 from cleverscore.bounds.evidence import bracketed, checked_attacks, run_attacks, run_certificates
 from cleverscore.bounds.masking import Sign
 from cleverscore.bounds.records import Above, Below
-from cleverscore.norms import parse_norm
+from cleverscore.norms import norm_name, parse_norm
 from cleverscore.run.signals import Stop
 from cleverscore.run.store import Store
 from cleverscore.run.study import Study, stored_scores
@@ -45,7 +45,7 @@ def run_bounds(
     on_inputs: Callable[[str, int], None] | None = None,
     stop: Stop | None = None,
 ) -> None:
-    """Attack and certify the inputs whose scores are complete; `on_inputs` hears the name and the size of a batch."""
+    """Attack and certify the inputs whose scores are complete; `on_inputs` hears name and norm, and a batch's size."""
     if not (bounds.attacks or bounds.certificates):
         return
     rows = bracketed(stored_scores(store, maxima=False))
@@ -60,7 +60,7 @@ def run_bounds(
     for batch in batches:
         store.append_bounds(batch)
         if on_inputs is not None:
-            on_inputs(batch[0].name, len(batch))
+            on_inputs(f"{batch[0].name}, l{norm_name(batch[0].p)}", len(batch))
         if stop is not None and stop.asked:
             return
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from cleverscore.errors import SettingError
 from cleverscore.norms import norm_name, parse_norm
 from cleverscore.run.store import Store
 from cleverscore.score import Evidence, Rule, Score, Scores, Tail, fit_tails, score_from
@@ -30,7 +31,7 @@ class StudyConfig:
     data: str
     norms: tuple[str, ...] = ("2",)
     targets: str = "untargeted"
-    radius: float | None = None
+    radius: float | str | None = None  # a number, or numbers by norm as in "5,inf=0.3"
     blocks: int = 500
     block_size: int = 1024
     seed: int = 0
@@ -54,10 +55,18 @@ class StudyConfig:
         from cleverscore.settings import Settings  # with it comes torch, which those who only read can do without
 
         return Settings(
-            p=parse_norm(norm), targets=parse_targets(self.targets, 1), radius=self.radius, blocks=self.blocks,
+            p=parse_norm(norm), targets=parse_targets(self.targets, 1), radius=self.radius_of(norm), blocks=self.blocks,
             block_size=self.block_size, seed=self.seed, method=self.method, inside=self.inside,
             tolerance=self.tolerance, budget=self.budget,
         )  # fmt: skip
+
+    def radius_of(self, norm: str) -> float | None:
+        """The radius of one norm, None for the method's own."""
+        if not isinstance(self.radius, str):
+            return self.radius
+        radii = dict(part.rpartition("=")[::2] for part in self.radius.split(","))
+        found = radii.get(norm_name(parse_norm(norm)), radii.get(""))
+        return None if found is None else float(found)
 
     @property
     def work(self) -> str:
@@ -67,8 +76,9 @@ class StudyConfig:
         drawn = f"{self.blocks} blocks of {self.block_size} gradients"
         if self.tolerance is None and self.budget is None:
             return drawn
-        ends = {"tolerance": self.tolerance, "budget": self.budget}
-        return f"at most {drawn} ({', '.join(f'{name} {value}' for name, value in ends.items() if value is not None)})"
+        ends = [] if self.tolerance is None else [f"tolerance {self.tolerance:g}"]
+        ends += [] if self.budget is None else [f"budget {self.budget}"]
+        return f"at most {drawn} ({', '.join(ends)})"
 
     def short_hash(self) -> str:
         """Eight characters that differ where any setting does."""
@@ -83,6 +93,24 @@ def parse_targets(text: str, count: int) -> TargetsLike:
     return text
 
 
+def parse_radii(values: Sequence[str]) -> float | str | None:
+    """Radii as the command line writes them: 5 for every norm, inf=0.3 for one.
+
+    >>> parse_radii([]), parse_radii(["2"]), parse_radii(["linf=0.3", "5"])
+    (None, 2.0, '5.0,inf=0.3')
+    """
+    found: dict[str, float] = {}
+    for value in values:
+        norm, equals, number = value.rpartition("=")
+        try:
+            found[norm_name(parse_norm(norm)) if equals else ""] = float(number)
+        except ValueError:
+            raise SettingError(f"radius {value!r}: write a number such as 5, or norm=number as in inf=0.3") from None
+    if set(found) <= {""}:
+        return found.get("")
+    return ",".join(f"{norm}={radius}" if norm else str(radius) for norm, radius in sorted(found.items()))
+
+
 def rule_of(store: Store, config: StudyConfig, norm: str) -> Rule:
     """How the maxima of a norm become scores; runs made before rules were kept have them from their settings."""
     kept = store.meta.get("rules", {}).get(norm_name(parse_norm(norm)))
@@ -93,20 +121,37 @@ def describe_run(store: Store) -> str:
     """One line: what the run is of."""
     config = StudyConfig.stored(store)
     norms = ", ".join(f"l{norm_name(parse_norm(norm))}" for norm in config.norms)
-    rule = rule_of(store, config, config.norms[0])
+    radii = radii_text({norm: rule_of(store, config, norm).radius for norm in config.norms})
     return (
-        f"{config.model} on {config.data}: {norms}, {config.targets}, method {config.method}, radius {rule.radius:g}, "
+        f"{config.model} on {config.data}: {norms}, {config.targets}, method {config.method}, radius {radii}, "
         f"{config.work}, seed {config.seed}"
     )
 
 
+def radii_text(radii: Mapping[str, float]) -> str:
+    """Radii by norm: one number where they are equal.
+
+    >>> radii_text({"2": 5.0, "inf": 5.0}), radii_text({"2": 5.0, "inf": 0.3})
+    ('5', '5 (l2), 0.3 (linf)')
+    """
+    if len(set(radii.values())) <= 1:
+        return "".join(f"{radius:g}" for radius in list(radii.values())[:1])
+    return ", ".join(f"{radius:g} (l{norm_name(parse_norm(norm))})" for norm, radius in radii.items())
+
+
 def what_is_missing(store: Store) -> str | None:
     """That a run is not finished, and how far it is; None where it is."""
+    bounds = store.meta.get("bounds") or {}
     wanted = int(store.meta.get("inputs", 0)) * len(StudyConfig.stored(store).norms)
     begun = len(covered := store.covered())
     whole = len(store.done(covered))
     if whole >= wanted:
-        return None
+        if bounds.get("complete", True):
+            return None
+        return (
+            "unfinished: all scores are complete, but not all bounds that were asked for "
+            f"({', '.join(bounds['asked'])}); the command that made the run resumes it"
+        )
     part = f", {begun - whole} more in part" if begun > whole else ""
     return f"unfinished: {whole} of {wanted} scores are complete{part}; the command that made the run resumes it"
 

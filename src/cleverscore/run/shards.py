@@ -19,7 +19,7 @@ from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
 from cleverscore.gathering import Gatherer
 from cleverscore.maxima import BlockMaxima, blocks_together
-from cleverscore.run.store import EVERYTHING, Part
+from cleverscore.run.rows import EVERYTHING, Part
 from cleverscore.score import Evidence
 from cleverscore.settings import Settings
 from cleverscore.subjects import Subject

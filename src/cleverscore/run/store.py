@@ -15,7 +15,7 @@ import sqlite3
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,76 +26,33 @@ import numpy.typing as npt
 from cleverscore.bounds.records import Above, Below
 from cleverscore.errors import StoreError
 from cleverscore.norms import norm_name, parse_norm
-from cleverscore.profile import Profile
-from cleverscore.reasons import ALL_BLOCKS, UNFINISHED
 from cleverscore.run.lock import RunLock
+from cleverscore.run.rows import (
+    ANY_CLASS,
+    COLUMNS,
+    EVERYTHING,
+    SCHEMA_VERSION,
+    TABLES,
+    Part,
+    crc,
+    evidence_of,
+    merged,
+    numbers_of,
+    part_row,
+    sealed,
+    tail_of,
+    upgrade,
+)
 from cleverscore.run.thumbnails import Picture
-from cleverscore.score import Evidence, Tail, made
-from cleverscore.tails import FitOutcome, TailFit
+from cleverscore.score import Evidence, Tail
 
 Array = npt.NDArray[np.float64]
 
 FILE_NAME = "run.sqlite"
-# 1 had no bounds, 2 no checksums and no parts; such runs are read from a copy in memory, and upgraded when written to.
-SCHEMA_VERSION = 3
 BALLAST = "run.ballast"  # given up when the disk is full, so that what is there can be closed and read
 BALLAST_BYTES = 2**19
 CHECKED_BYTES = 64 * 2**20  # a larger file is not checked as a whole by every reader
 BUSY_SECONDS = 30.0
-
-# The checksum in `crc` is that of the columns before it; block maxima have their own, so that a table of scores need
-# not read them. A target of -1 stands for any other class.
-ANY_CLASS = -1
-TABLES = {
-    "meta": "key TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER",
-    # Some blocks of an input, or all that there is of it, for all its targets.
-    "parts": (
-        "input INTEGER NOT NULL, norm TEXT NOT NULL, first_block INTEGER NOT NULL, whole INTEGER NOT NULL, "
-        "facts TEXT NOT NULL, crc INTEGER, maxima BLOB NOT NULL, blob_crc INTEGER, "
-        "PRIMARY KEY (input, norm, first_block)"
-    ),
-    "attacks": (
-        "input INTEGER NOT NULL, target INTEGER NOT NULL, attack TEXT NOT NULL, norm TEXT NOT NULL, "
-        "found INTEGER NOT NULL, distortion REAL NOT NULL, l1 REAL NOT NULL, l2 REAL NOT NULL, linf REAL NOT NULL, "
-        "seconds REAL NOT NULL, crc INTEGER, PRIMARY KEY (input, target, attack, norm)"
-    ),
-    "certificates": (
-        "input INTEGER NOT NULL, target INTEGER NOT NULL, method TEXT NOT NULL, norm TEXT NOT NULL, "
-        "radius REAL NOT NULL, seconds REAL NOT NULL, crc INTEGER, PRIMARY KEY (input, target, method, norm)"
-    ),
-    "pictures": (
-        "input INTEGER PRIMARY KEY, height INTEGER NOT NULL, width INTEGER NOT NULL, channels INTEGER NOT NULL, "
-        "pixels BLOB NOT NULL, crc INTEGER"
-    ),
-    # What was fitted for an input's targets, and by which estimator; it can be thrown away at any time.
-    "tails": (
-        "input INTEGER NOT NULL, norm TEXT NOT NULL, estimator TEXT NOT NULL, fits TEXT NOT NULL, crc INTEGER, "
-        "PRIMARY KEY (input, norm)"
-    ),
-    # One row per shard that was given to a worker; one without seconds was never finished.
-    "shards": "number INTEGER PRIMARY KEY, norm TEXT NOT NULL, content TEXT NOT NULL, seconds REAL, worker TEXT",
-}
-BOUNDS = {
-    "attacks": "input, target, attack, norm, found, distortion, l1, l2, linf, seconds",
-    "certificates": "input, target, method, norm, radius, seconds",
-}
-COLUMNS = {
-    "meta": "key, value",
-    "parts": "input, norm, first_block, whole, facts",
-    "pictures": "input, height, width, channels, pixels",
-    "tails": "input, norm, estimator, fits",
-    **BOUNDS,
-}
-
-
-@dataclass(frozen=True)
-class Part:
-    """Blocks `first`, `first` + 1, ... of an input for all its targets, or with `whole` all that there is of it."""
-
-    norm: str
-    evidence: Evidence
-    first: int = 0
-    whole: bool = True
 
 
 class Store:
@@ -123,7 +80,7 @@ class Store:
                 for name, columns in TABLES.items():
                     connection.execute(f"CREATE TABLE {name} ({columns})")
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-                rows = [_sealed((key, json.dumps(value))) for key, value in meta.items()]
+                rows = [sealed((key, json.dumps(value))) for key, value in meta.items()]
                 connection.executemany("INSERT INTO meta VALUES (?, ?, ?)", rows)
             new.replace(path)
             return cls(folder, _writable(path), lock)
@@ -212,7 +169,7 @@ class Store:
             # The table itself and not its index: a row that only the index has lost would be lost silently.
             query = f"SELECT {columns}, crc{extra} FROM {table} NOT INDEXED {rest}"
             for row in self._connection.execute(query, values):
-                if row[width] is not None and row[width] != _crc(row[:width]):
+                if row[width] is not None and row[width] != crc(row[:width]):
                     raise self._damaged(table, row[0])
                 yield (*row[:width], *row[width + 1 :])
         except sqlite3.Error as error:
@@ -234,7 +191,7 @@ class Store:
     def remember(self, key: str, value: Any) -> None:
         """Keep something about the run as a whole, in place of what was kept under this key."""
         with self._writing(key) as connection:
-            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", _sealed((key, json.dumps(value))))
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", sealed((key, json.dumps(value))))
 
     def mend(self) -> list[str]:
         """Drop rows that do not match their checksums, so that they are computed again; says which they were."""
@@ -244,7 +201,7 @@ class Store:
                 bad = [
                     (row[0], row[1])
                     for row in connection.execute(f"SELECT rowid, {columns}, crc FROM {table}")
-                    if row[-1] is not None and row[-1] != _crc(row[1:-1])
+                    if row[-1] is not None and row[-1] != crc(row[1:-1])
                 ]
                 if table == "parts":
                     blobs = connection.execute("SELECT rowid, input, maxima, blob_crc FROM parts")
@@ -258,7 +215,7 @@ class Store:
 
     def append_pictures(self, pictures: Mapping[int, Picture]) -> None:
         """Keep small pictures of inputs; those that are there already stay."""
-        rows = [_sealed((i, *picture.shape, zlib.compress(picture.tobytes()))) for i, picture in pictures.items()]
+        rows = [sealed((i, *picture.shape, zlib.compress(picture.tobytes()))) for i, picture in pictures.items()]
         if rows:
             with self._writing("pictures of inputs") as connection:
                 connection.executemany("INSERT OR IGNORE INTO pictures VALUES (?, ?, ?, ?, ?, ?)", rows)
@@ -284,7 +241,7 @@ class Store:
         self, parts: Sequence[Part], *, shard: int | None = None, seconds: float = 0.0, worker: str = ""
     ) -> None:
         """Store the parts of a shard in one transaction."""
-        rows = [_part_row(part) for part in parts]
+        rows = [part_row(part) for part in parts]
         names = ", ".join(str(part.evidence.input_id) for part in parts)
         with self._writing(f"results of input {names}") as connection:
             connection.executemany("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
@@ -324,7 +281,7 @@ class Store:
                     numbers[0] = int(numbers[0])
                 plain = [n if type(n) is int else float(n) for n in numbers]
                 target = ANY_CLASS if record.target is None else int(record.target)
-                row = _sealed((int(record.input), target, name, norm_name(record.p), *plain))
+                row = sealed((int(record.input), target, name, norm_name(record.p), *plain))
                 place = "attacks" if isinstance(record, Above) else "certificates"
                 connection.execute(f"INSERT INTO {place} VALUES ({', '.join('?' * len(row))})", row)
 
@@ -347,20 +304,20 @@ class Store:
         # Rows of all norms are compared with their checksums: one that claims another norm may be a damaged one.
         more = "CASE WHEN norm = ? THEN maxima END, blob_crc" if maxima else "NULL, NULL"
         rest = f"{chosen} ORDER BY input, first_block"
-        merged: dict[int, list[tuple[bool, Evidence]]] = {}
+        found: dict[int, list[tuple[bool, Evidence]]] = {}
         for row in self._rows("parts", rest, (norm,) if maxima else (), more):
             input_id, its_norm, _first, whole, text, blob, seal = row
             if its_norm != norm:
                 continue
             if blob is not None and seal is not None and seal != zlib.crc32(blob):
                 raise self._damaged("parts", input_id)
-            merged.setdefault(input_id, []).append((bool(whole), _evidence(input_id, text, blob)))
-        return [_merged(parts, wanted) for parts in merged.values()]
+            found.setdefault(input_id, []).append((bool(whole), evidence_of(input_id, text, blob)))
+        return [merged(parts, wanted) for parts in found.values()]
 
     def append_tails(self, norm: str, estimator: str, found: Mapping[int, Sequence[Tail]]) -> None:
         """Keep fitted tails, one per target of each input, in place of what was kept."""
         rows = [
-            _sealed((input_id, norm, estimator, json.dumps([_numbers(tail) for tail in each])))
+            sealed((input_id, norm, estimator, json.dumps([numbers_of(tail) for tail in each])))
             for input_id, each in found.items()
         ]
         with self._writing("fitted tails") as connection:
@@ -369,11 +326,7 @@ class Store:
     def tails(self, norm: str, estimator: str) -> dict[int, list[Tail]]:
         """Tails that this estimator fitted, per input."""
         rows = self._rows("tails", "WHERE norm = ? AND estimator = ?", (norm, estimator))
-        return {row[0]: [_tail(numbers) for numbers in json.loads(row[3])] for row in rows}
-
-
-OUTCOMES = {outcome.value: outcome for outcome in FitOutcome}
-EVERYTHING = 2**62  # more blocks than anybody draws
+        return {row[0]: [tail_of(numbers) for numbers in json.loads(row[3])] for row in rows}
 
 
 def _readable(path: Path) -> sqlite3.Connection:
@@ -419,121 +372,3 @@ def _unreadable(path: Path, error: object) -> StoreError:
         f"{path} is not a run that can be read ({error}): if it was one, restore a copy of it, or start over with "
         "--fresh"
     )
-
-
-def upgrade(connection: sqlite3.Connection, version: int) -> None:
-    """Bring an older run to the present format: rows per target become parts, tables get their checksums."""
-    there = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    for name, columns in TABLES.items():
-        if name not in there:
-            connection.execute(f"CREATE TABLE {name} ({columns})")
-        elif name != "shards":
-            connection.execute(f"ALTER TABLE {name} ADD COLUMN crc INTEGER")
-    profiles: dict[tuple[int, str, int], Profile] = {}
-    if "profiles" in there:
-        for *place, radii, norms, gradients, outcome in connection.execute("SELECT * FROM profiles"):
-            profiles[place[0], place[1], place[2]] = Profile(_floats(radii), _floats(norms), gradients, outcome)
-    inputs: dict[tuple[int, str], list[tuple[Any, ...]]] = {}
-    for row in connection.execute("SELECT * FROM maxima ORDER BY input, norm, rank"):
-        inputs.setdefault((row[0], row[1]), []).append(row)
-    for (input_id, norm), rows in inputs.items():
-        targets = tuple(row[2] for row in rows)
-        evidence = Evidence(
-            input_id=input_id, label=rows[0][5], predicted=rows[0][6], targets=targets,
-            margins=tuple(row[7] for row in rows), maxima=tuple(_floats(row[9]) for row in rows),
-            block_sizes=tuple(row[8] for row in rows), seconds=rows[0][10], stopped=tuple(row[11] for row in rows),
-            profiles=tuple(profiles[input_id, norm, t] for t in targets if (input_id, norm, t) in profiles),
-        )  # fmt: skip
-        connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", _part_row(Part(norm, evidence)))
-    for name in ("maxima", "profiles"):
-        connection.execute(f"DROP TABLE IF EXISTS {name}")
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
-def _crc(row: Sequence[Any]) -> int:
-    return zlib.crc32(repr(tuple(row)).encode())
-
-
-def _sealed(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A row with its checksum behind it; numbers are as SQLite will give them back."""
-    return (*row, _crc(row))
-
-
-def _part_row(part: Part) -> tuple[Any, ...]:
-    item = part.evidence
-    facts: dict[str, Any] = {
-        "label": item.label,
-        "predicted": item.predicted,
-        "targets": item.targets,
-        "margins": item.margins,
-        "block_sizes": item.block_sizes,
-        "counts": item.counts,
-        "seconds": item.seconds,
-        "stopped": item.stopped,
-    }
-    if item.profiles:
-        facts["profiles"] = [(p.radii.tolist(), p.norms.tolist(), p.gradients, p.outcome, p.met) for p in item.profiles]
-    blob = np.concatenate([np.empty(0), *item.maxima]).astype("<f8").tobytes()
-    text = json.dumps(facts)
-    return *_sealed((item.input_id, part.norm, part.first, int(part.whole), text)), blob, zlib.crc32(blob)
-
-
-def _evidence(input_id: int, text: str, blob: bytes | None) -> Evidence:
-    facts = json.loads(text)
-    counts = tuple(facts["counts"])
-    if blob is None:
-        maxima: tuple[Array, ...] = tuple(np.empty(0) for _ in counts)
-    else:
-        maxima = tuple(np.split(_floats(blob), np.cumsum(counts)[:-1]))
-    return Evidence(
-        input_id=input_id,
-        label=facts["label"],
-        predicted=facts["predicted"],
-        targets=tuple(facts["targets"]),
-        margins=tuple(facts["margins"]),
-        maxima=maxima,
-        block_sizes=tuple(facts["block_sizes"]),
-        seconds=facts["seconds"],
-        stopped=tuple(facts["stopped"]),
-        profiles=tuple(
-            Profile(np.array(radii), np.array(norms), *rest) for radii, norms, *rest in facts.get("profiles", ())
-        ),
-        counts=counts,
-    )
-
-
-def _merged(parts: Sequence[tuple[bool, Evidence]], wanted: int) -> Evidence:
-    """The parts of an input as one; blocks are alike, so it does not matter which of them are there."""
-    whole, first = parts[0]
-    if whole:
-        return first
-    counts = tuple(map(sum, zip(*(part.counts for _, part in parts), strict=True)))
-    reason = ALL_BLOCKS if counts[0] >= wanted else UNFINISHED
-    return replace(
-        first,
-        maxima=tuple(map(np.concatenate, zip(*(part.maxima for _, part in parts), strict=True))),
-        seconds=sum(part.seconds for _, part in parts),
-        stopped=(reason,) * len(counts),
-        counts=counts,
-    )
-
-
-def _floats(blob: bytes) -> Array:
-    return np.frombuffer(blob, "<f8").astype(np.float64)
-
-
-def _numbers(tail: Tail) -> list[Any]:
-    fit = tail.fit
-    return [
-        fit.location, fit.scale, fit.shape, fit.log_likelihood, fit.sample_max, fit.outcome.value, fit.penalty,
-        fit.blocks, tail.end_low, tail.end_high, tail.ks_statistic, tail.ks_pvalue,
-    ]  # fmt: skip
-
-
-def _tail(numbers: Sequence[Any]) -> Tail:
-    location, scale, shape, likelihood, largest, outcome, penalty, blocks, low, high, statistic, pvalue = numbers
-    fit = made(
-        TailFit, location=location, scale=scale, shape=shape, log_likelihood=likelihood, sample_max=largest,
-        outcome=OUTCOMES[outcome], penalty=penalty, blocks=blocks,
-    )  # fmt: skip
-    return made(Tail, fit=fit, end_low=low, end_high=high, ks_statistic=statistic, ks_pvalue=pvalue)

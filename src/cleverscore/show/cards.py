@@ -13,7 +13,7 @@ from cleverscore.text import number
 def model_card(found: Findings) -> str:
     """The robustness section of a model card (Hugging Face and others), from a run."""
     config = found.config
-    radius = f"{found.norms[0].radius:g}" if found.norms else "-"
+    selection = found.meta.get("selection")
     lines = [
         "## Robustness (CLEVER)",
         "",
@@ -25,7 +25,15 @@ def model_card(found: Findings) -> str:
         "",
         f"- Model {_code(config.model)} (fingerprint {_code(config.model_fingerprint or '-')}) on {_code(config.data)} "
         f"(fingerprint {_code(config.data_fingerprint or '-')}), {len(found.ids)} inputs, targets {config.targets}.",
-        f"- Method {config.method}, radius {radius}, {config.work}, seed {config.seed}; cleverscore "
+        *([f"- Selected inputs: {selection}."] if selection else []),
+        *(
+            f"- {capped} of {len(norm.known)} l{norm.name} scores were cut at the radius {norm.radius:g}: they are at "
+            "least that."
+            for norm in found.norms
+            if (capped := sum(head.capped for head in norm.known))
+        ),
+        *([f"- This run is {found.unfinished}."] if found.unfinished else []),
+        f"- Method {config.method}, radius {found.radii}, {config.work}, seed {config.seed}; cleverscore "
         f"{cleverscore.__version__}.",
         "- A score is an estimate of a lower bound on the smallest adversarial perturbation, not a certificate, and it "
         "cannot see through masked gradients.",
@@ -38,10 +46,11 @@ def model_card(found: Findings) -> str:
 def _line(norm: NormFindings) -> str:
     median = norm.median
     values = [head.value for head in norm.known if not math.isnan(head.value)]
+    least = ">= " if median.value >= norm.radius else ""
     cells = [
         f"l{norm.name}",
         str(len(values)),
-        f"{number(median.value, 3)} ({number(median.low, 3)} to {number(median.high, 3)})",
+        f"{least}{number(median.value, 3)} ({number(median.low, 3)} to {number(median.high, 3)})",
         number(min(values, default=math.nan), 3),
         _share(norm.certified_share),
         _share(norm.violation_rate),

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from cleverscore import tails
 from cleverscore.errors import InputError
 from cleverscore.paired import Difference, difference
+from cleverscore.run.reading import radii_text
 from cleverscore.score import Score, capped_ratio
 from cleverscore.settings import METHODS
 from cleverscore.show.findings import Findings, NormFindings
@@ -31,6 +32,7 @@ class Pairing:
     ids             the inputs.
     first, second   their scores.
     left_out        inputs in both runs that one of the models misclassifies, or that have no score.
+    unpaired        inputs that only one of the runs has.
     same_model      whether both runs are of the same weights.
     capped          pairs of which at least one score is the radius.
     """
@@ -41,6 +43,7 @@ class Pairing:
     second: Array
     difference: Difference
     left_out: int
+    unpaired: int
     same_model: bool
     capped: int
 
@@ -79,7 +82,11 @@ def _check(first: Findings, second: Findings) -> None:
     for name in MUST_AGREE:
         one, other = (getattr(found.config, name) for found in (first, second))
         if name == "radius":
-            one, other = (found.norms[0].radius if found.norms else None for found in (first, second))
+            common = {norm.name for norm in first.norms} & {norm.name for norm in second.norms}
+            one, other = (
+                radii_text({norm.name: norm.radius for norm in found.norms if norm.name in common})
+                for found in (first, second)
+            )
         if one != other:
             raise InputError(
                 f"the runs cannot be compared: {name.replace('_', ' ')} is {one} in the first and {other} in the "
@@ -94,7 +101,8 @@ def _pairing(
     theirs = {head.input: head for head in other.known}
     both = [(mine[i], theirs[i]) for i in mine if i in theirs]
     if not both:
-        raise InputError(f"the runs have no input in common in the l{one.name} norm; score the same rows of the data")
+        reason = first.unfinished or second.unfinished or "score the same rows of the data"
+        raise InputError(f"the runs have no input in common in the l{one.name} norm; {reason}")
     used = [pair for pair in both if all(map(_usable, pair))]
     scores = np.array([[head.value for head in pair] for pair in used]).reshape(-1, 2)
     noise = sum((_noise([pair[k] for pair in used], found) for k, found in enumerate((first, second))), np.zeros(1))
@@ -105,6 +113,7 @@ def _pairing(
         second=scores[:, 1],
         difference=difference(scores[:, 0], scores[:, 1], noise=noise if len(used) else None, level=level),
         left_out=len(both) - len(used),
+        unpaired=len(mine.keys() ^ theirs.keys()),
         same_model=same_model,
         capped=sum(pair[0].capped or pair[1].capped for pair in used),
     )
@@ -186,7 +195,11 @@ def _what_would_tell(found: Difference) -> str:
 def comparison_text(runs: Sequence[tuple[str, Findings]], pairings: Sequence[Sequence[Pairing]], most: int) -> str:
     """Every run against the first: a table, the inputs that changed most, and a sentence each."""
     letters = [letter_of(place) for place in range(len(runs))]
-    parts = ["\n".join(f"{letter}: {name}" for letter, (name, _) in zip(letters, runs, strict=True)), ""]
+    parts = [f"{letter}: {name}" for letter, (name, _) in zip(letters, runs, strict=True)]
+    parts += [
+        f"{letter} is {found.unfinished}" for letter, (_, found) in zip(letters, runs, strict=True) if found.unfinished
+    ]
+    parts.append("")
     rows = [
         [
             f"{letter} - A", pairing.norm, str(pairing.difference.count), number(float(np.median(pairing.first))),
@@ -229,6 +242,11 @@ def notes(pairings: Sequence[Sequence[Pairing]], letters: Sequence[str]) -> list
                 found.append(
                     f"note: {pairing.left_out} inputs were left out of A and {letter} in norm {pairing.norm}: "
                     "misclassified by one of the models, or without a score"
+                )
+            if pairing.unpaired:
+                found.append(
+                    f"note: {pairing.unpaired} inputs are in one of A and {letter} only, norm {pairing.norm}, and "
+                    "cannot be compared; --correct-only chooses other rows for each model, --index the same"
                 )
             if pairing.capped > MOST_CAPPED * max(1, pairing.difference.count):
                 found.append(

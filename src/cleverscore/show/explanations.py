@@ -74,13 +74,11 @@ _FLAGS = {
 def remarks(found: Findings) -> list[Remark]:
     """All that should be known, the gravest first."""
     notes = []
-    if found.expected is not None and found.scored < found.expected:
-        notes.append(
-            Remark(
-                "unfinished run",
-                f"{found.scored} of {found.expected} scores are there; the same command again computes the others.",
-            )
-        )
+    if found.unfinished is not None:
+        notes.append(Remark("unfinished run", f"{found.unfinished[:1].upper()}{found.unfinished[1:]}."))
+    selection = found.meta.get("selection")
+    if selection:
+        notes.append(Remark("selected inputs", f"The run holds {selection}: its share of correct ones says nothing."))
     for sign in found.meta.get("signs") or []:
         if sign.get("kind") == "above_attack":
             continue  # counted below, from the bounds that the run has by now

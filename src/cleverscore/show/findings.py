@@ -13,6 +13,7 @@ import numpy.typing as npt
 from cleverscore.norms import norm_name, parse_norm
 from cleverscore.paired import Interval, median_interval
 from cleverscore.reasons import BUDGET
+from cleverscore.run.reading import radii_text, what_is_missing
 from cleverscore.run.store import Store
 from cleverscore.run.study import StudyConfig
 from cleverscore.run.thumbnails import Picture
@@ -112,6 +113,7 @@ class Findings:
 
     ids         the inputs that have a score in at least one norm.
     expected    (input, norm) pairs that the complete run has; None where it is not known.
+    unfinished  how far a run is that is not finished, in words; None where it is.
     """
 
     config: StudyConfig
@@ -122,11 +124,17 @@ class Findings:
     norms: tuple[NormFindings, ...]
     pictures: Mapping[int, Picture]
     expected: int | None
+    unfinished: str | None = None
 
     @property
     def scored(self) -> int:
         """(input, norm) pairs that there are."""
         return sum(len(norm.known) for norm in self.norms)
+
+    @property
+    def radii(self) -> str:
+        """The radius, or the radii by norm where they differ."""
+        return radii_text({norm.name: norm.radius for norm in self.norms}) or "-"
 
     @property
     def class_names(self) -> list[str] | None:
@@ -163,6 +171,7 @@ def findings(store: Store) -> Findings:
         norms=norms,
         pictures=store.pictures(),
         expected=None if count is None else int(count) * len(config.norms),
+        unfinished=what_is_missing(store),
     )
 
 

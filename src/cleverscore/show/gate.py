@@ -66,10 +66,8 @@ def parse_thresholds(values: Sequence[str], option: str) -> dict[str, float]:
 
 def checks(found: Findings, thresholds: Thresholds, baseline: Findings | None = None) -> list[Check]:
     """All that is asked of a run, in the order of norms."""
-    if found.expected is not None and found.scored < found.expected:
-        raise InputError(
-            f"the run is not finished ({found.scored} of {found.expected} scores); repeat its score command first"
-        )
+    if found.unfinished is not None:
+        raise InputError(f"the run is not finished; repeat its score command first ({found.unfinished})")
     known = {norm.name for norm in found.norms}
     for asked in (thresholds.min_median, thresholds.min_score, thresholds.max_violations):
         for name in asked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -97,7 +98,7 @@ def describe(classifier: Classifier, data: Source | None) -> str:
         lines["outputs"] = f"{classifier.outputs}, as they should be"
         lines |= _operations(classifier, x)
         if data is not None:
-            lines["accuracy"] = _accuracy(classifier, data, probe.num_classes)
+            lines |= _accuracy(classifier, data, probe.num_classes)
         lines |= _cost(classifier, x[:1])
     width = max(map(len, lines))
     return "\n".join(f"{name.rjust(width)}  {value}" for name, value in lines.items())
@@ -141,18 +142,37 @@ def _operations(classifier: Classifier, x: torch.Tensor) -> dict[str, str]:
     }
 
 
-def _accuracy(classifier: Classifier, data: Source, classes: int) -> str:
+def _accuracy(classifier: Classifier, data: Source, classes: int) -> dict[str, str]:
     if data.labels is not None and data.labels.max() >= classes:
-        raise InputError(f"the data has the label {data.labels.max()}; the model has classes 0 to {classes - 1}")
-    right = 0
+        way_out = "; subtract 1 if labels start at 1" if data.labels.max() == classes and data.labels.min() > 0 else ""
+        raise InputError(
+            f"the data has the label {data.labels.max()}; the model has classes 0 to {classes - 1}{way_out}"
+        )
+    right, below, above = 0, 0, 0
+    low, high = math.inf, -math.inf
     for start in range(0, data.count, READ_AT_ONCE):
         rows = range(start, min(start + READ_AT_ONCE, data.count))
-        found = predictions(classifier, data.read(rows)).numpy()
+        inputs = data.read(rows)
+        low, high = min(low, float(inputs.min())), max(high, float(inputs.max()))
+        found = predictions(classifier, inputs).numpy()
         if data.labels is not None:
-            right += int((found == data.labels[rows.start : rows.stop]).sum())
+            labels = data.labels[rows.start : rows.stop]
+            right += int((found == labels).sum())
+            below += int((found == labels - 1).sum())
+            above += int((found == labels + 1).sum())
+    lines = {"data": f"{data.count} inputs, values from {low:g} to {high:g}"}
     if data.labels is None:
-        return f"unknown: no labels with the {data.count} inputs"
-    return f"{right / data.count:.2%} of {data.count} inputs"
+        return lines | {"accuracy": f"unknown: no labels with the {data.count} inputs"}
+    lines["data"] += f", labels from {data.labels.min()} to {data.labels.max()}"
+    hint = ""
+    if max(below, above) > max(0.5 * data.count, 2 * right):
+        step, share = ("lower", below) if below > above else ("higher", above)
+        hint = (
+            f"; {share / data.count:.2%} with every label one {step}: do labels and model count from the same number?"
+        )
+    elif right < 0.5 * data.count:
+        hint = "; few: is preprocessing missing (--mean, --std), are the inputs in other units than in training?"
+    return lines | {"accuracy": f"{right / data.count:.2%} of {data.count} inputs{hint}"}
 
 
 def _cost(classifier: Classifier, x: torch.Tensor) -> dict[str, str]:

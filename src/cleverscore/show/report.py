@@ -160,11 +160,12 @@ def _made(found: Findings) -> str:
         ("data", config.data),
         ("data fingerprint", config.data_fingerprint or "-"),
         ("inputs", "all" if config.inputs == "all" else ranges(config.inputs)),
+        ("selection", meta.get("selection") or "none"),
         ("misclassified inputs", "left out" if config.skip_misclassified else "kept, scored for the predicted class"),
         ("norms", ", ".join(norm.name for norm in found.norms)),
         ("targets", config.targets),
         ("method", config.method),
-        ("radius", f"{found.norms[0].radius:g}" if found.norms else "-"),
+        ("radius", found.radii),
         *sampling,
         ("seed", config.seed),
         ("budget", config.budget or "none"),
@@ -208,7 +209,8 @@ def repeat_command(config: StudyConfig) -> str:
     for name in ("targets", "radius", "blocks", "block_size", "seed", "method", "inside", "tolerance", "budget"):
         value = getattr(config, name)
         if value != getattr(default, name):
-            words += [f"--{name.replace('_', '-')}", str(value)]
+            for each in str(value).split(",") if name == "radius" else [str(value)]:
+                words += [f"--{name.replace('_', '-')}", each]
     if config.inputs != "all":
         words += ["--index", ranges(config.inputs)]
     if config.skip_misclassified:

@@ -79,3 +79,23 @@ def mnist_mlp() -> nn.Sequential:
 def mnist_cnn() -> nn.Sequential:
     """Convolutions of 32, 32, 64, 64 channels and dense layers of 200, 200, 10 units."""
     return cnn(1, 28, widths=(32, 64), dense=200)
+
+
+def mnist_brelu() -> nn.Sequential:
+    """The layers of `mnist_cnn` with every activation clipped to [0, 1]."""
+    return cnn(1, 28, widths=(32, 64), dense=200, activation=BoundedReLU)
+
+
+def cifar_mlp() -> nn.Sequential:
+    """3072-1024-10."""
+    return mlp(3, 32)
+
+
+def cifar_cnn() -> nn.Sequential:
+    """Convolutions of 64, 64, 128, 128 channels and dense layers of 256, 256, 10 units."""
+    return cnn(3, 32, widths=(64, 128), dense=256)
+
+
+def cifar_brelu() -> nn.Sequential:
+    """The layers of `cifar_cnn` with every activation clipped to [0, 1]."""
+    return cnn(3, 32, widths=(64, 128), dense=256, activation=BoundedReLU)

@@ -1,0 +1,46 @@
+"""The networks and their test accuracies: `python -m paper.accuracy`."""
+
+from __future__ import annotations
+
+import sys
+
+from paper.command import Product, main
+from paper.networks import NETWORKS
+from paper.results import Results
+from paper.tables import Cell, Table
+from paper.work import Question
+
+
+def cells(results: Results) -> list[Cell]:
+    """Accuracy in percent and parameters in millions; the paper states neither."""
+    found = []
+    for network in results.names:
+        for row in results.rows(network, Question("accuracy")):
+            images = str(row["images"])
+            found.append(Cell(network, "accuracy (%)", None, 100.0 * row["accuracy"], images, "all of them"))
+            found.append(Cell(network, "parameters (millions)", None, row["parameters"] / 1e6, "–", "–"))
+            found.append(Cell(network, "images", None, row["images"], images, "–"))
+    return found
+
+
+def table(results: Results) -> Table:
+    """The table."""
+    return Table(
+        "accuracy",
+        "The networks",
+        "Accuracy on the test images; of the ImageNet networks on the pictures that were there, which may be training "
+        "images.",
+        tuple(cells(results)),
+        digits=2,
+    )
+
+
+def make(results: Results) -> None:
+    """Write it."""
+    table(results).write(results.out / "tables")
+
+
+PRODUCT = Product("accuracy", tuple(NETWORKS), (Question("accuracy"),), make)
+
+if __name__ == "__main__":
+    sys.exit(main([PRODUCT], __doc__))

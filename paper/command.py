@@ -1,0 +1,139 @@
+"""What all tables and figures share: their arguments, computing what they need, and writing what they make."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cleverscore as cs
+from cleverscore.cost import duration
+from paper.networks import KINDS, NETWORKS, classifier_of, missing, subjects_of
+from paper.results import Results
+from paper.sizes import FULL, QUICK, Size
+from paper.work import Kept, Question, Unit, in_turn, on_ray, units_of
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Product:
+    """A table or a figure.
+
+    needs       the questions to be answered first, by network.
+    make        writes it.
+    """
+
+    name: str
+    networks: tuple[str, ...]
+    needs: tuple[Question, ...]
+    make: Callable[[Results], None]
+
+
+def arguments(description: str | None, given: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument("--quick", action="store_true", help="small sizes, for two cores (the default)")
+    sizes.add_argument("--full", action="store_true", help="the paper's sizes, for a cluster")
+    parser.add_argument(
+        "--data", type=Path, default=Path("data"), help="folder with what is not shipped (default: data)"
+    )
+    parser.add_argument("--out", type=Path, default=HERE / "made", help="where results go (default: paper/made)")
+    parser.add_argument("--only", choices=list(NETWORKS), action="append", help="this network alone; repeatable")
+    parser.add_argument("--available", action="store_true", help="leave out networks whose files are not there")
+    parser.add_argument("--ray-address", help="compute on this Ray cluster ('local' starts one here)")
+    parser.add_argument("--estimate", action="store_true", help="say what it would cost, and stop")
+    return parser.parse_args(given)
+
+
+def main(products: Sequence[Product], description: str | None, given: Sequence[str] | None = None) -> int:
+    """Compute what is missing, then write."""
+    options = arguments(description, given)
+    wanted = [name for name in NETWORKS if any(name in product.networks for product in products)]
+    wanted = [name for name in wanted if not options.only or name in options.only]
+    lacking = {name: text for name in wanted if (text := missing(name, options.data)) is not None}
+    for text in lacking.values():
+        say(text)
+    if lacking and not options.available:
+        say("nothing was computed; get these files, or leave those networks out with --available")
+        return 2
+    names = tuple(name for name in wanted if name not in lacking)
+    sizes = FULL if options.full else QUICK
+    results = Results(Kept(options.out / "units", options.data), sizes, names, options.full, options.out)
+    units = list(dict.fromkeys(unit for product in products for unit in _units(product, names, sizes)))
+    todo = [unit for unit in units if results.kept.rows(unit) is None]
+    # One network after the other: it is loaded once.
+    todo.sort(key=lambda unit: names.index(unit.network))
+    say(f"{len(units) - len(todo)} of {len(units)} units of work are there already" if units else "nothing to compute")
+    if (options.full and todo) or options.estimate:
+        _say_cost(results, todo)
+        if options.estimate:
+            return 0
+    try:
+        _compute(results, todo, options.ray_address)
+    except KeyboardInterrupt:
+        say("interrupted; what is done is kept, and the same command goes on from there")
+        return 130
+    for product in products:
+        product.make(results)
+    return 0
+
+
+def _units(product: Product, names: Iterable[str], sizes: dict[str, Size]) -> list[Unit]:
+    return [
+        unit
+        for name in names
+        if name in product.networks
+        for question in product.needs
+        for unit in units_of(name, question, sizes[name])
+    ]
+
+
+def _compute(results: Results, todo: Sequence[Unit], address: str | None) -> None:
+    data = results.kept.data
+    began = time.perf_counter()
+    done = in_turn(todo, data) if address is None else on_ray(todo, data, address)
+    for i, (unit, rows, seconds) in enumerate(done, 1):
+        results.kept.save(unit, rows, seconds)
+        say(f"[{i}/{len(todo)}, {duration(time.perf_counter() - began)}] {unit}: {seconds:.1f} s")
+
+
+def _say_cost(results: Results, todo: Sequence[Unit]) -> None:
+    """What is still to be computed costs about this, on this machine."""
+    total = 0.0
+    for name in dict.fromkeys(unit.network for unit in todo):
+        classifier = classifier_of(name, results.kept.data)
+        size = results.sizes[name]
+        x = subjects_of(name, results.kept.data, 1).x
+        each = {}
+        for targets in ("runner_up", "all") if NETWORKS[name].family != "imagenet" else ("runner_up",):
+            estimate = cs.estimate(classifier, x, targets=targets, blocks=10, block_size=64)
+            each[targets] = estimate.seconds / estimate.points
+        one = each["runner_up"]
+        whole = each.get("all", one * (1 + len(KINDS)) / 2)  # one forward pass, three backward
+        seconds = 0.0
+        for unit in (unit for unit in todo if unit.network == name):
+            images = unit.stop - unit.start
+            constants = 9 if size.preset == "paper" else 5
+            per_image = {
+                "clever": size.blocks * size.block_size * whole,
+                "slope": size.blocks * size.block_size * one / 2,
+                "many": 500 * size.many_size * 2 * one,
+                "cw": constants * size.cw * one,
+                "ifgsm": 8 * size.ifgsm * one,
+                "time": 1024 * one,
+                "accuracy": 0.0,
+            }[unit.question.kind]
+            seconds += images * per_image
+        total += seconds
+        say(f"{NETWORKS[name].title}: about {duration(seconds)} on this machine")
+    say(f"together about {duration(total)} on this machine; {len(todo)} units of work can run at the same time")
+
+
+def say(text: str) -> None:
+    """A line for people, on stderr."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,57 @@
+"""How far CW's l2 distortion is above CLEVER, random targets, ImageNet: `python -m paper.gaps`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from paper import figure
+from paper.command import Product, main
+from paper.networks import LARGE
+from paper.results import Results
+from paper.work import Question, clever
+
+KIND = "random"
+
+
+def pairs(results: Results, network: str, kind: str = KIND) -> list[tuple[float, float]]:
+    """(score, distortion) of each image that CW moved."""
+    distortions = results.distortions(network, "cw", "2", kind)
+    found = [(row["score"], distortions.get(i, np.inf)) for i, row in results.scores(network, "2", kind).items()]
+    return [pair for pair in found if np.isfinite(pair[1])]
+
+
+def draw(results: Results) -> Any:
+    """The distribution function of the gap, a panel for each network."""
+    names = [name for name in results.names if name in LARGE and pairs(results, name)]
+    if not names:
+        return None
+    made, axes = figure.subplots(1, len(names), height=1.9, sharey=True)
+    for axis, name in zip(axes[0], names, strict=True):
+        gaps = np.sort([above - below for below, above in pairs(results, name)])
+        heights = np.arange(len(gaps) + 1) / len(gaps)
+        # A step for each image, from the left edge to the right edge.
+        room = 0.15 * max(np.ptp([*gaps, 0.0]), 1e-3)
+        edges = [min(gaps[0], 0.0) - room, *gaps, gaps[-1] + room]
+        axis.step(edges, [*heights, 1.0], where="post", color=figure.COLOURS["CLEVER"])
+        axis.axvline(0.0, color=figure.COLOURS["grey"], lw=0.7, ls=":")
+        axis.set(
+            title=f"{results.title(name)} ({len(gaps)} images)", xlabel="CW distortion - CLEVER (l2)", ylim=(0, 1.03)
+        )
+    axes[0, 0].set_ylabel("share of images up to here")
+    return made
+
+
+def make(results: Results) -> None:
+    """Write it."""
+    made = draw(results)
+    if made is not None:
+        figure.write(made, "gaps", results.out)
+
+
+PRODUCT = Product("gaps", LARGE, (Question("cw", KIND), clever("2")), make)
+
+if __name__ == "__main__":
+    sys.exit(main([PRODUCT], __doc__))

@@ -1,0 +1,46 @@
+"""CW, I-FGSM, CLEVER and SLOPE in linf for the eight small networks: `python -m paper.linf`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from paper import figure, targeted
+from paper.command import Product, main
+from paper.networks import SMALL
+from paper.panels import legend, panels
+from paper.results import KIND_TITLES, Results
+
+METHODS = ("CW", "I-FGSM", "CLEVER", "SLOPE")
+
+
+def draw(results: Results) -> Any:
+    """A panel for each data set and kind of target; logarithmic."""
+    names = [name for name in results.names if name in SMALL]
+    if not names:
+        return None
+    cells = {(cell.network, cell.column): cell.ours for cell in targeted.cells(results)}
+    made, found = panels(results, names, "linf distance, average")
+    for axis, members, kind in found:
+        places = np.arange(len(members))
+        for i, method in enumerate(METHODS):
+            heights = [cells[name, f"{KIND_TITLES[kind]} {method} linf"] for name in members]
+            axis.bar(places + 0.2 * (i - 1.5), heights, 0.18, color=figure.COLOURS[method], label=method)
+        axis.set_yscale("log")
+    legend(made, found[0][0])
+    return made
+
+
+def make(results: Results) -> None:
+    """Write it."""
+    made = draw(results)
+    if made is not None:
+        figure.write(made, "linf", results.out)
+
+
+PRODUCT = Product("linf", SMALL, targeted.PRODUCT.needs, make)
+
+if __name__ == "__main__":
+    sys.exit(main([PRODUCT], __doc__))

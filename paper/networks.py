@@ -1,0 +1,202 @@
+"""The paper's eleven networks, and the images they are scored on.
+
+Everything that is not shipped lies in one folder (--data):
+
+    mnist/                    the two t10k files of MNIST, for accuracies alone
+    cifar-10-batches-bin/     the six binary files of CIFAR-10
+    imagenet/                 pictures whose names begin with the number of their class (007_cock.JPEG), or a
+                              sub-folder for each class, named by its number
+    mobilenet_v1.onnx, resnet50.onnx, inception_v3.onnx
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+import cleverscore as cs
+from cleverscore.errors import LoadError
+from cleverscore.framing import CENTRE_SHARE, Framing
+from cleverscore.load.pictures import framed, open_picture
+from cleverscore.targets import choose
+from cleverscore.zoo import cifar10, mnist, shipped
+
+KINDS = ("least_likely", "random", "runner_up")
+SEED = 0
+CANDIDATES = 1000  # the first test images of CIFAR-10, among which correctly classified ones are sought
+
+
+@dataclass(frozen=True)
+class Network:
+    """One of the paper's networks: its name here, its name there, and what torchvision calls it."""
+
+    name: str
+    title: str
+    family: str
+    side: int
+    torchvision: str = ""
+
+    @property
+    def file(self) -> str:
+        """The file of an ImageNet network."""
+        return f"{self.name}.onnx"
+
+
+NETWORKS = {
+    network.name: network
+    for network in (
+        Network("mnist-mlp", "MNIST-MLP", "mnist", 28),
+        Network("mnist-cnn", "MNIST-CNN", "mnist", 28),
+        Network("mnist-dd", "MNIST-DD", "mnist", 28),
+        Network("mnist-brelu", "MNIST-BReLU", "mnist", 28),
+        Network("cifar-mlp", "CIFAR-MLP", "cifar", 32),
+        Network("cifar-cnn", "CIFAR-CNN", "cifar", 32),
+        Network("cifar-dd", "CIFAR-DD", "cifar", 32),
+        Network("cifar-brelu", "CIFAR-BReLU", "cifar", 32),
+        Network("inception_v3", "Inception-v3", "imagenet", 299, "inception_v3"),
+        Network("resnet50", "Resnet-50", "imagenet", 224, "resnet50"),
+        Network("mobilenet_v1", "MobileNet", "imagenet", 224, "mobilenet_v2"),
+    )
+}
+SMALL = tuple(name for name, network in NETWORKS.items() if network.family != "imagenet")
+LARGE = tuple(name for name, network in NETWORKS.items() if network.family == "imagenet")
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """Correctly classified images of one network, with the classes that the three kinds of targets mean for each."""
+
+    ids: tuple[int, ...]
+    x: npt.NDArray[np.float32]
+    labels: tuple[int, ...]
+    kinds: tuple[dict[str, int], ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def missing(name: str, data: Path) -> str | None:
+    """What is not there of a network's files, and where to get it; None if all is."""
+    network = NETWORKS[name]
+    if network.family == "cifar" and not (data / "cifar-10-batches-bin" / "test_batch.bin").is_file():
+        return (
+            f"{network.title}: {data / 'cifar-10-batches-bin'} is not there; unpack cifar-10-binary.tar.gz from "
+            "https://www.cs.toronto.edu/~kriz/cifar.html into --data"
+        )
+    if network.family != "imagenet":
+        return None
+    if not (data / network.file).is_file() and importlib.util.find_spec("torchvision") is None:
+        return (
+            f"{network.title}: {data / network.file} is not there; put an ONNX file of that name (inputs RGB in [0, "
+            f"1], {network.side} x {network.side}, outputs 1000 logits) into --data, or install torchvision"
+        )
+    if not _pictures(data):
+        return (
+            f"{network.title}: {data / 'imagenet'} holds no pictures; put some of ImageNet's validation images there, "
+            "each in a sub-folder named by the number of its class, or with that number first in its name"
+        )
+    return None
+
+
+@lru_cache(maxsize=1)
+def classifier_of(name: str, data: Path) -> cs.Classifier:
+    """The network, ready to be scored."""
+    network = NETWORKS[name]
+    if network.family != "imagenet":
+        return cs.load_model(f"zoo:{name}")
+    if (data / network.file).is_file():
+        return cs.load_model(data / network.file, bounds=(0.0, 1.0))
+    return _from_torchvision(network)
+
+
+def _from_torchvision(network: Network) -> cs.Classifier:
+    """Weights that torchvision fetches; it has no MobileNet-v1, so its v2 takes that place."""
+    import torchvision
+
+    module: torch.nn.Module = torchvision.models.get_model(network.torchvision, weights="DEFAULT").eval()
+    mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    return cs.Classifier(module, bounds=(0.0, 1.0), mean=mean, std=std)
+
+
+@cache
+def fingerprint(name: str, data: Path) -> str:
+    """A short hash of the weights: results of other weights are not used."""
+    network = NETWORKS[name]
+    path = shipped.DATA_FOLDER / f"{name}.safetensors" if network.family != "imagenet" else data / network.file
+    if not path.is_file():
+        return network.torchvision
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def test_images(name: str, data: Path) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]] | None:
+    """All test images and labels of a small network's data; None where the files are not there."""
+    if NETWORKS[name].family == "cifar":
+        raw, labels = cifar10.read(data / "cifar-10-batches-bin", "test")
+    elif (data / "mnist").is_dir():
+        raw, labels = mnist.read(data / "mnist", "t10k")
+    else:
+        return None
+    return raw.astype(np.float32) / 255.0, labels
+
+
+def images_of(name: str, data: Path) -> Iterator[tuple[int, npt.NDArray[np.float32], int]]:
+    """(number, image, label) of the images that a network may be scored on, one after the other."""
+    network = NETWORKS[name]
+    if network.family == "imagenet":
+        framing = Framing((network.side, network.side), 3, round(network.side / CENTRE_SHARE))
+        for i, (path, label) in enumerate(_spread(_pictures(data))):
+            yield i, framed(open_picture(path, path.name), framing), label
+        return
+    if network.family == "mnist":
+        images, labels = shipped.data("mnist")
+    else:
+        raw, labels = cifar10.read(data / "cifar-10-batches-bin", "test")
+        images = raw[:CANDIDATES].astype(np.float32) / 255.0
+    for i, (x, label) in enumerate(zip(images, labels, strict=False)):
+        yield i, x, int(label)
+
+
+@lru_cache(maxsize=2)
+def subjects_of(name: str, data: Path, count: int) -> Subjects:
+    """The first `count` images that the network classifies correctly."""
+    classifier = classifier_of(name, data)
+    ids: list[int] = []
+    parts, labels, kinds = [], [], []
+    for i, x, label in images_of(name, data):
+        logits = classifier(torch.from_numpy(x[None]))
+        if int(logits.argmax()) != label:
+            continue
+        ids.append(i)
+        parts.append(x)
+        labels.append(label)
+        kinds.append({kind: choose(logits, kind, ids=[i], seed=SEED)[0][0] for kind in KINDS})
+        if len(ids) == count:
+            return Subjects(tuple(ids), np.stack(parts), tuple(labels), tuple(kinds))
+    raise LoadError(f"only {len(ids)} images of {NETWORKS[name].title} are classified correctly; {count} are wanted")
+
+
+def _pictures(data: Path) -> list[tuple[Path, int]]:
+    """Pictures and their classes."""
+    found = []
+    for path in sorted((data / "imagenet").glob("**/*")):
+        if path.suffix.lower() in (".jpeg", ".jpg", ".png"):
+            name = path.name if path.parent.name == "imagenet" else path.parent.name
+            number = re.match(r"\d+", name)
+            if number is not None:
+                found.append((path, int(number[0])))
+    return found
+
+
+def _spread(pictures: list[tuple[Path, int]]) -> list[tuple[Path, int]]:
+    """The same pictures in an order in which the first few are of distant classes."""
+    order = np.random.default_rng(SEED).permutation(len(pictures))
+    return [pictures[i] for i in order]

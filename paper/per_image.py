@@ -1,0 +1,56 @@
+"""CLEVER and CW's l2 distortion image by image, random targets, ImageNet: `python -m paper.per_image`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from paper import figure, gaps
+from paper.command import Product, main
+from paper.networks import LARGE
+from paper.results import Results
+
+
+def draw(results: Results) -> Any:
+    """Images in the order of their distortion, with the interval of each score."""
+    names = [name for name in results.names if name in LARGE and gaps.pairs(results, name)]
+    if not names:
+        return None
+    made, axes = figure.subplots(1, len(names), height=1.9)
+    for axis, name in zip(axes[0], names, strict=True):
+        distortions = results.distortions(name, "cw", "2", gaps.KIND)
+        scores = results.scores(name, "2", gaps.KIND)
+        order = sorted(scores, key=lambda i: distortions.get(i, np.inf))
+        places = np.arange(1, len(order) + 1)
+        values = np.array([scores[i]["score"] for i in order])
+        low, high = (np.array([scores[i][end] for i in order]) for end in ("score_low", "score_high"))
+        errors = np.abs(np.stack([values - low, high - values]))
+        axis.errorbar(
+            places, values, errors, fmt="o", ms=3, lw=0.8, color=figure.COLOURS["CLEVER"], label="CLEVER, 95% interval"
+        )
+        axis.plot(
+            places, [distortions.get(i, np.nan) for i in order], "^", ms=3.5, color=figure.COLOURS["CW"], label="CW"
+        )
+        axis.set(title=results.title(name), xlabel="image, by CW's distortion", ylim=(0, None))
+        if len(places) <= 10:
+            axis.set_xticks(places)
+            axis.set_xlim(0.5, len(places) + 0.5)
+    axes[0, 0].set_ylabel("l2 distance")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    made.legend(handles, labels, loc="outside upper center", ncols=2)
+    return made
+
+
+def make(results: Results) -> None:
+    """Write it."""
+    made = draw(results)
+    if made is not None:
+        figure.write(made, "per-image", results.out)
+
+
+PRODUCT = Product("per_image", LARGE, gaps.PRODUCT.needs, make)
+
+if __name__ == "__main__":
+    sys.exit(main([PRODUCT], __doc__))

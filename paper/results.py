@@ -1,0 +1,84 @@
+"""Averages, shares and lists over what was computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paper.networks import NETWORKS
+from paper.sizes import PAPER, Size
+from paper.work import Kept, Question, Rows, clever
+
+KIND_TITLES = {"least_likely": "Least likely", "random": "Random", "runner_up": "Top-2"}
+NORM_KEYS = {"2": "l2", "inf": "linf"}
+LEVEL = 0.05  # of the K-S test
+
+
+@dataclass(frozen=True)
+class Results:
+    """What was computed, by network.
+
+    full    whether the sizes are the paper's.
+    """
+
+    kept: Kept
+    sizes: Mapping[str, Size]
+    names: tuple[str, ...]
+    full: bool
+    out: Path
+
+    def rows(self, network: str, question: Question) -> Rows:
+        """Rows of one question; none where it was not computed."""
+        if network not in self.names:
+            return []
+        return self.kept.answers(network, question, self.sizes[network])
+
+    def scores(self, network: str, norm: str, kind: str, *, question: Question | None = None) -> dict[int, Any]:
+        """Rows by input: of one kind of target, or, with kind "any", the smallest over all targets."""
+        found: dict[int, Any] = {}
+        for row in self.rows(network, question or clever(norm, PAPER)):
+            if kind == "any":
+                best = found.get(row["input"])
+                if best is None or row["score"] < best["score"]:
+                    found[row["input"]] = row
+            elif kind in row["kinds"]:
+                found[row["input"]] = row
+        return found
+
+    def distortions(self, network: str, attack: str, norm: str, kind: str) -> dict[int, float]:
+        """Distortion by input; infinite where the attack failed."""
+        key = NORM_KEYS[norm]
+        return {row["input"]: row[key] for row in self.rows(network, Question(attack, kind))}
+
+    def mean_score(self, network: str, norm: str, kind: str, *, question: Question | None = None) -> Mean:
+        """The average score."""
+        found = self.scores(network, norm, kind, question=question)
+        return Mean.of([row["score"] for row in found.values()])
+
+    def mean_distortion(self, network: str, attack: str, norm: str, kind: str) -> Mean:
+        """The average distortion of the attack's successes."""
+        return Mean.of(list(self.distortions(network, attack, norm, kind).values()))
+
+    def title(self, network: str) -> str:
+        """The paper's name of a network."""
+        return NETWORKS[network].title
+
+
+@dataclass(frozen=True)
+class Mean:
+    """An average over `used` of `count` images."""
+
+    value: float
+    used: int
+    count: int
+
+    @classmethod
+    def of(cls, values: list[float]) -> Mean:
+        """Of the values that are numbers; a failed attack's is infinite."""
+        good = [value for value in values if math.isfinite(value)]
+        return cls(float(np.mean(good)) if good else math.nan, len(good), len(values))

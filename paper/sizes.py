@@ -1,0 +1,82 @@
+"""How much is computed: `quick` for an hour or two on two cores, `full` as in the paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cleverscore.bounds.effort import PRESETS
+from paper.networks import NETWORKS
+
+BLOCK_COUNTS = (50, 100, 250, 500)  # the numbers of blocks that the paper compares
+RELEASED, PAPER = "released-code", "paper"
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is computed for one network.
+
+    images              correctly classified ones.
+    blocks, block_size  N_b and N_s.
+    preset              of the attacks: how many constants CW tries.
+    cw, rate            CW's iterations for each constant, and its learning rate.
+    ifgsm               I-FGSM's iterations for each of its eight epsilons.
+    many                images for which all numbers of blocks are compared, in blocks of `many_size`.
+    released            images scored as the authors' released code does.
+    group               images in one unit of work.
+    """
+
+    images: int
+    blocks: int
+    block_size: int
+    preset: str
+    cw: int
+    rate: float
+    ifgsm: int
+    many: int
+    many_size: int
+    released: int
+    group: int
+
+    def words(self, kind: str) -> str:
+        """The sizes of one kind of work."""
+        if kind == "cw":
+            return f"{PRESETS[self.preset]['cw'].searches} x {self.cw} iterations, rate {self.rate:g}"
+        if kind == "ifgsm":
+            return f"8 epsilons x {self.ifgsm} iterations"
+        if kind == "many":
+            return f"{BLOCK_COUNTS[-1]} x {self.many_size}"
+        return f"{self.blocks} x {self.block_size}"
+
+
+# With a tenth of the iterations, CW's rate on MNIST is ten times the paper's: with 0.01 it fails on most images.
+_MLP = Size(20, 50, 256, "quick", cw=100, rate=0.1, ifgsm=20, many=3, many_size=128, released=5, group=10)
+_MNIST = Size(20, 40, 64, "quick", cw=100, rate=0.1, ifgsm=20, many=3, many_size=16, released=5, group=5)
+_CIFAR = Size(20, 20, 16, "quick", cw=60, rate=0.01, ifgsm=10, many=2, many_size=8, released=0, group=5)
+_LARGE = Size(3, 12, 4, "quick", cw=20, rate=0.003, ifgsm=5, many=0, many_size=0, released=0, group=1)
+
+QUICK = {
+    "mnist-mlp": _MLP,
+    "mnist-cnn": _MNIST,
+    "mnist-dd": _MNIST,
+    "mnist-brelu": _MNIST,
+    "cifar-mlp": replace(_MLP, cw=60, rate=0.01),
+    "cifar-cnn": _CIFAR,
+    "cifar-dd": _CIFAR,
+    "cifar-brelu": _CIFAR,
+    "inception_v3": _LARGE,
+    "resnet50": _LARGE,
+    "mobilenet_v1": replace(_LARGE, blocks=20, block_size=8, cw=30, rate=0.001),
+}
+
+# The paper: 500 blocks of 1024, CW with 1000 iterations (2000 on MNIST) and a rate for each network, I-FGSM with 50.
+_FULL = Size(100, 500, 1024, "paper", cw=1000, rate=0.01, ifgsm=50, many=100, many_size=1024, released=100, group=1)
+FULL = {
+    name: replace(
+        _FULL,
+        cw=2000 if network.family == "mnist" else 1000,
+        ifgsm={"mnist-dd": 500, "cifar-dd": 250}.get(name, 50),
+        rate={"inception_v3": 0.001, "resnet50": 0.001, "mobilenet_v1": 0.0005}.get(name, 0.01),
+        released=0 if network.family == "imagenet" else 100,
+    )
+    for name, network in NETWORKS.items()
+}
