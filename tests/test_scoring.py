@@ -213,7 +213,7 @@ def test_a_law_that_does_not_fit_is_said() -> None:
     humps = np.concatenate([generator.normal(1.0, 0.01, 250), generator.normal(2.0, 0.01, 250)])
     evidence = Evidence(0, None, 1, (0,), (1.0,), (humps,), (64,), 0.0, ("all blocks",))
     rule = Rule(2.0, 5.0, "paper", "runner_up", 0.01)
-    assert "K-S p below 0.05 (1)" in str(score_from([evidence], rule))
+    assert "K-S p below 0.05 (1: input 0)" in str(score_from([evidence], rule))
 
 
 def test_a_tie_scores_zero() -> None:
