@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import chdtri, log_ndtr
 
 from ..errors import SettingError
 from ._likelihood import MAX_SHAPE, Floats, Weights, corner, gumbel, terms
@@ -150,6 +149,8 @@ def _integrate(w: Floats, weights: Weights, t: Floats, log_k: Floats, prior: boo
     Around the given shape the log-likelihood is quadratic in x = log c, value + g x - h x^2 / 2 for c >= 1; its maximum
     and its integral are exact for that. Returns the improved log k and the log density.
     """
+    from scipy.special import log_ndtr  # slow to import, and those who only read results need none
+
     n = weights.blocks
     density, better = np.empty(t.shape), np.empty(t.shape)
     for i in range(t.shape[1]):
@@ -205,6 +206,8 @@ def _quantile(t: Floats, mass: Floats, wanted: Floats) -> Floats:
 
 
 def _profile(w: Floats, weights: Weights, error: float) -> tuple[Floats, Floats]:
+    from scipy.special import chdtri  # slow to import, and those who only read results need none
+
     drop = 0.5 * float(chdtri(1, error))
     t, height = _curve(w, weights, False, drop + 1.0)
     edge, limit = weights.blocks * corner(w, weights, 0.0)[0], weights.blocks * gumbel(w, weights)
