@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from paper.command import Product, main
+from paper.command import main, tables_product
 from paper.networks import NETWORKS
 from paper.results import Results
 from paper.tables import Cell, Table
@@ -23,24 +23,21 @@ def cells(results: Results) -> list[Cell]:
     return found
 
 
-def table(results: Results) -> Table:
+def tables(results: Results) -> list[Table]:
     """The table."""
-    return Table(
-        "accuracy",
-        "The networks",
-        "Accuracy on the test images; of the ImageNet networks on the pictures that were there, which may be training "
-        "images.",
-        tuple(cells(results)),
-        digits=2,
-    )
+    return [
+        Table(
+            "accuracy",
+            "The networks",
+            "Accuracy on the test images; of the ImageNet networks on the pictures that were there, which may be "
+            "training images.",
+            tuple(cells(results)),
+            digits=2,
+        )
+    ]
 
 
-def make(results: Results) -> None:
-    """Write it."""
-    table(results).write(results.out / "tables")
-
-
-PRODUCT = Product("accuracy", tuple(NETWORKS), (Question("accuracy"),), make)
+PRODUCT = tables_product("accuracy", tuple(NETWORKS), (Question("accuracy"),), tables)
 
 if __name__ == "__main__":
     sys.exit(main([PRODUCT], __doc__))

@@ -11,7 +11,7 @@ from cleverscore import tails
 from paper import figure
 from paper.command import Product, main
 from paper.networks import KINDS, SMALL
-from paper.panels import legend, panels
+from paper.panels import panels
 from paper.results import Results
 from paper.sizes import BLOCK_COUNTS
 from paper.work import Question
@@ -56,15 +56,13 @@ def draw(results: Results) -> Any:
             axis.bar(places + 0.16 * (i - 2), heights, 0.15, color=shade, label=f"{count} blocks")
         attacks = [distortion(results, name, kind) for name in members]
         axis.bar(places + 0.16 * 2, attacks, 0.15, color=figure.COLOURS["CW"], label="CW")
-    legend(made, found[0][0])
+    figure.legend(made, found[0][0])
     return made
 
 
 def make(results: Results) -> None:
     """Write it."""
-    made = draw(results)
-    if made is not None:
-        figure.write(made, "blocks", results.out)
+    figure.write(draw(results), "blocks", results.out)
 
 
 PRODUCT = Product("blocks", SMALL, (QUESTION, *(Question("cw", kind) for kind in KINDS)), make)

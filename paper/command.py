@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import cleverscore as cs
+from cleverscore.bounds.foolbox_attacks import EPSILONS
 from cleverscore.cost import duration
 from paper.networks import KINDS, NETWORKS, classifier_of, missing, subjects_of
 from paper.results import Results
-from paper.sizes import FULL, QUICK, Size
+from paper.sizes import BLOCK_COUNTS, FULL, QUICK, Size
+from paper.tables import Table
 from paper.work import Kept, Question, Unit, in_turn, on_ray, units_of
 
 HERE = Path(__file__).parent
@@ -31,6 +33,18 @@ class Product:
     networks: tuple[str, ...]
     needs: tuple[Question, ...]
     make: Callable[[Results], None]
+
+
+def tables_product(
+    name: str, networks: tuple[str, ...], needs: tuple[Question, ...], tables: Callable[[Results], Sequence[Table]]
+) -> Product:
+    """A product that is one or more tables."""
+
+    def make(results: Results) -> None:
+        for table in tables(results):
+            table.write(results.out / "tables")
+
+    return Product(name, networks, needs, make)
 
 
 def arguments(description: str | None, given: Sequence[str] | None = None) -> argparse.Namespace:
@@ -118,13 +132,12 @@ def _say_cost(results: Results, todo: Sequence[Unit]) -> None:
         seconds = 0.0
         for unit in (unit for unit in todo if unit.network == name):
             images = unit.stop - unit.start
-            constants = 9 if size.preset == "paper" else 5
             per_image = {
                 "clever": size.blocks * size.block_size * whole,
                 "slope": size.blocks * size.block_size * one / 2,
-                "many": 500 * size.many_size * 2 * one,
-                "cw": constants * size.cw * one,
-                "ifgsm": 8 * size.ifgsm * one,
+                "many": BLOCK_COUNTS[-1] * size.many_size * 2 * one,
+                "cw": size.searches * size.cw * one,
+                "ifgsm": len(EPSILONS) * size.ifgsm * one,
                 "time": 1024 * one,
                 "accuracy": 0.0,
             }[unit.question.kind]

@@ -51,9 +51,7 @@ def draw(results: Results) -> Any:
 
 def make(results: Results) -> None:
     """Write it."""
-    made = draw(results)
-    if made is not None:
-        figure.write(made, "densities", results.out)
+    figure.write(draw(results), "densities", results.out)
 
 
 PRODUCT = Product("densities", SMALL, (QUESTION,), make)

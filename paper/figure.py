@@ -45,8 +45,16 @@ def subplots(rows: int, columns: int, *, width: float = PAGE, height: float = 2.
     return pyplot.subplots(rows, columns, figsize=(width, height * rows), layout="constrained", squeeze=False, **more)
 
 
+def legend(figure: Any, axis: Any) -> None:
+    """One legend for all panels, above them."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(handles))
+
+
 def write(figure: Any, name: str, out: Path) -> None:
-    """PNG and SVG; the same numbers give the same files."""
+    """PNG and SVG, or nothing where there is no figure; the same numbers give the same files."""
+    if figure is None:
+        return
     from matplotlib import pyplot
 
     folder = out / "figures"

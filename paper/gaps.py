@@ -46,9 +46,7 @@ def draw(results: Results) -> Any:
 
 def make(results: Results) -> None:
     """Write it."""
-    made = draw(results)
-    if made is not None:
-        figure.write(made, "gaps", results.out)
+    figure.write(draw(results), "gaps", results.out)
 
 
 PRODUCT = Product("gaps", LARGE, (Question("cw", KIND), clever("2")), make)

@@ -10,7 +10,7 @@ import numpy as np
 from paper import figure, targeted
 from paper.command import Product, main
 from paper.networks import SMALL
-from paper.panels import legend, panels
+from paper.panels import panels
 from paper.results import KIND_TITLES, Results
 
 METHODS = ("CW", "I-FGSM", "CLEVER", "SLOPE")
@@ -29,15 +29,13 @@ def draw(results: Results) -> Any:
             heights = [cells[name, f"{KIND_TITLES[kind]} {method} linf"] for name in members]
             axis.bar(places + 0.2 * (i - 1.5), heights, 0.18, color=figure.COLOURS[method], label=method)
         axis.set_yscale("log")
-    legend(made, found[0][0])
+    figure.legend(made, found[0][0])
     return made
 
 
 def make(results: Results) -> None:
     """Write it."""
-    made = draw(results)
-    if made is not None:
-        figure.write(made, "linf", results.out)
+    figure.write(draw(results), "linf", results.out)
 
 
 PRODUCT = Product("linf", SMALL, targeted.PRODUCT.needs, make)

@@ -28,7 +28,7 @@ from cleverscore.errors import LoadError
 from cleverscore.framing import CENTRE_SHARE, Framing
 from cleverscore.load.pictures import framed, open_picture
 from cleverscore.targets import choose
-from cleverscore.zoo import cifar10, mnist, shipped
+from cleverscore.zoo import shipped
 
 KINDS = ("least_likely", "random", "runner_up")
 SEED = 0
@@ -137,15 +137,11 @@ def fingerprint(name: str, data: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 
 
-def test_images(name: str, data: Path) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]] | None:
-    """All test images and labels of a small network's data; None where the files are not there."""
+def test_data(name: str, data: Path) -> str | None:
+    """What `cs.load_data` calls the test images of a small network; None where the files are not there."""
     if NETWORKS[name].family == "cifar":
-        raw, labels = cifar10.read(data / "cifar-10-batches-bin", "test")
-    elif (data / "mnist").is_dir():
-        raw, labels = mnist.read(data / "mnist", "t10k")
-    else:
-        return None
-    return raw.astype(np.float32) / 255.0, labels
+        return f"cifar10:{data / 'cifar-10-batches-bin'}"
+    return f"mnist:{data / 'mnist'}" if (data / "mnist").is_dir() else None
 
 
 def images_of(name: str, data: Path) -> Iterator[tuple[int, npt.NDArray[np.float32], int]]:
@@ -156,12 +152,9 @@ def images_of(name: str, data: Path) -> Iterator[tuple[int, npt.NDArray[np.float
         for i, (path, label) in enumerate(_spread(_pictures(data))):
             yield i, framed(open_picture(path, path.name), framing), label
         return
-    if network.family == "mnist":
-        images, labels = shipped.data("mnist")
-    else:
-        raw, labels = cifar10.read(data / "cifar-10-batches-bin", "test")
-        images = raw[:CANDIDATES].astype(np.float32) / 255.0
-    for i, (x, label) in enumerate(zip(images, labels, strict=False)):
+    images, labels = cs.load_data("zoo:mnist" if network.family == "mnist" else test_data(name, data) or "")
+    assert labels is not None  # these data have labels
+    for i, (x, label) in enumerate(zip(images[:CANDIDATES], labels, strict=False)):
         yield i, x, int(label)
 
 

@@ -26,9 +26,3 @@ def panels(results: Results, names: Sequence[str], ylabel: str) -> tuple[Any, li
             axis.set_title(f"{results.title(members[0]).split('-')[0]}: {KIND_TITLES[kind].lower()} target")
             found.append((axis, members, kind))
     return made, found
-
-
-def legend(made: Any, axis: Any) -> None:
-    """One legend for all panels, above them."""
-    handles, labels = axis.get_legend_handles_labels()
-    made.legend(handles, labels, loc="outside upper center", ncols=len(handles))

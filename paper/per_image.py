@@ -38,16 +38,13 @@ def draw(results: Results) -> Any:
             axis.set_xticks(places)
             axis.set_xlim(0.5, len(places) + 0.5)
     axes[0, 0].set_ylabel("l2 distance")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    made.legend(handles, labels, loc="outside upper center", ncols=2)
+    figure.legend(made, axes[0, 0])
     return made
 
 
 def make(results: Results) -> None:
     """Write it."""
-    made = draw(results)
-    if made is not None:
-        figure.write(made, "per-image", results.out)
+    figure.write(draw(results), "per-image", results.out)
 
 
 PRODUCT = Product("per_image", LARGE, gaps.PRODUCT.needs, make)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from paper.command import Product, main
+from paper.command import main, tables_product
 from paper.networks import LARGE
 from paper.results import Results
 from paper.sizes import PAPER
-from paper.tables import Cell, Table, counted, published
+from paper.tables import Cell, Table, published
 from paper.work import Question, clever
 
 RADII = (5.0, 0.1)  # the paper's, and that of the released program in linf
@@ -33,35 +33,28 @@ def cells(results: Results) -> list[Cell]:
                 found.append(
                     Cell(
                         network, f"CLEVER linf, radius {radius:g}", paper[network, f"{KIND}_clever_linf"], mean.value,
-                        counted(mean.used, mean.count), size.words("clever"),
+                        mean.images, size.words("clever"),
                     )
                 )  # fmt: skip
         mean = results.mean_distortion(network, "cw", "inf", KIND)
         column = f"{KIND}_cw_linf"
-        found.append(
-            Cell(
-                network, "CW linf", paper[network, column], mean.value, counted(mean.used, mean.count), size.words("cw")
-            )
-        )
+        found.append(Cell(network, "CW linf", paper[network, column], mean.value, mean.images, size.words("cw")))
     return found
 
 
-def table(results: Results) -> Table:
+def tables(results: Results) -> list[Table]:
     """The table."""
-    return Table(
-        "radius",
-        "CLEVER in linf at two radii, random targets",
-        "Ours, and in parentheses the numbers of the paper's anonymous submission.",
-        tuple(cells(results)),
-    )
+    return [
+        Table(
+            "radius",
+            "CLEVER in linf at two radii, random targets",
+            "Ours, and in parentheses the numbers of the paper's anonymous submission.",
+            tuple(cells(results)),
+        )
+    ]
 
 
-def make(results: Results) -> None:
-    """Write it."""
-    table(results).write(results.out / "tables")
-
-
-PRODUCT = Product("radius", NETWORKS, (*(question(radius) for radius in RADII), Question("cw", KIND)), make)
+PRODUCT = tables_product("radius", NETWORKS, (*(question(radius) for radius in RADII), Question("cw", KIND)), tables)
 
 if __name__ == "__main__":
     sys.exit(main([PRODUCT], __doc__))

@@ -58,12 +58,12 @@ eight small networks are shipped; `make zoo` trains them again.
 def tables(results: Results) -> dict[str, list[Table]]:
     """All tables, under the module that makes them."""
     return {
-        "untargeted": [untargeted.table(results)],
+        "untargeted": untargeted.tables(results),
         "targeted": targeted.tables(results),
-        "ks": [ks.table(results)],
-        "above": [above.table(results)],
-        "radius": [radius.table(results)],
-        "timing": [timing.table(results)],
+        "ks": ks.tables(results),
+        "above": above.tables(results),
+        "radius": radius.tables(results),
+        "timing": timing.tables(results),
     }
 
 
@@ -71,7 +71,7 @@ def page(results: Results) -> str:
     """The whole page."""
     made = tables(results)
     parts = [INTRODUCTION, _computed(results), "## Findings\n", *(found.markdown() for found in findings(results)), ""]
-    parts += ["## Networks\n", accuracy.table(results).markdown(), _training()]
+    parts += ["## Networks\n", *(table.markdown() for table in accuracy.tables(results)), _training()]
     parts.append("## Tables\n")
     parts += [table.markdown() for group in made.values() for table in group if table.cells]
     parts.append("## Figures\n")

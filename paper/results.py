@@ -77,6 +77,11 @@ class Mean:
     used: int
     count: int
 
+    @property
+    def images(self) -> str:
+        """How many images it is over: "20", or "18 of 20" where some have none."""
+        return str(self.count) if self.used == self.count else f"{self.used} of {self.count}"
+
     @classmethod
     def of(cls, values: list[float]) -> Mean:
         """Of the values that are numbers; a failed attack's is infinite."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from cleverscore.bounds.effort import PRESETS
+from cleverscore.bounds.foolbox_attacks import EPSILONS
 from paper.networks import NETWORKS
 
 BLOCK_COUNTS = (50, 100, 250, 500)  # the numbers of blocks that the paper compares
@@ -37,12 +38,17 @@ class Size:
     released: int
     group: int
 
+    @property
+    def searches(self) -> int:
+        """How many constants CW tries."""
+        return PRESETS[self.preset]["cw"].searches
+
     def words(self, kind: str) -> str:
         """The sizes of one kind of work."""
         if kind == "cw":
-            return f"{PRESETS[self.preset]['cw'].searches} x {self.cw} iterations, rate {self.rate:g}"
+            return f"{self.searches} x {self.cw} iterations, rate {self.rate:g}"
         if kind == "ifgsm":
-            return f"8 epsilons x {self.ifgsm} iterations"
+            return f"{len(EPSILONS)} epsilons x {self.ifgsm} iterations"
         if kind == "many":
             return f"{BLOCK_COUNTS[-1]} x {self.many_size}"
         return f"{self.blocks} x {self.block_size}"

@@ -125,8 +125,3 @@ def published(name: str) -> Mapping[tuple[str, str], float]:
             for column, value in row.items()
             if column != "network"
         }
-
-
-def counted(used: int, count: int) -> str:
-    """How many images a number is over: "20", or "18 of 20" where some have none."""
-    return str(count) if used == count else f"{used} of {count}"

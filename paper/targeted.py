@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from paper.command import Product, main
+from paper.command import main, tables_product
 from paper.networks import KINDS, NETWORKS
 from paper.results import KIND_TITLES, NORM_KEYS, Results
-from paper.tables import Cell, Table, counted, published
+from paper.tables import Cell, Table, published
 from paper.untargeted import ATTACKS
 from paper.work import NORMS, Question, clever
 
@@ -32,12 +32,9 @@ def cells(results: Results) -> list[Cell]:
                     else:
                         question = clever(norm) if method == "clever" else slope(norm)
                         mean = results.mean_score(network, norm, kind, question=question)
-                    found.append(
-                        Cell(
-                            network, f"{KIND_TITLES[kind]} {title} {key}",
-                            paper.get((network, f"{kind}_{method}_{key}")), mean.value, counted(mean.used, mean.count),
-size.words(method),                         )
-                    )  # fmt: skip
+                    published_here = paper.get((network, f"{kind}_{method}_{key}"))
+                    column = f"{KIND_TITLES[kind]} {title} {key}"
+                    found.append(Cell(network, column, published_here, mean.value, mean.images, size.words(method)))
     return found
 
 
@@ -55,13 +52,7 @@ def tables(results: Results) -> list[Table]:
     ]
 
 
-def make(results: Results) -> None:
-    """Write them."""
-    for table in tables(results):
-        table.write(results.out / "tables")
-
-
-PRODUCT = Product(
+PRODUCT = tables_product(
     "targeted",
     tuple(NETWORKS),
     (
@@ -69,7 +60,7 @@ PRODUCT = Product(
         *(clever(norm) for norm in NORMS),
         *(slope(norm) for norm in NORMS),
     ),
-    make,
+    tables,
 )
 
 if __name__ == "__main__":

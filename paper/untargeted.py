@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from paper.command import Product, main
+from paper.command import main, tables_product
 from paper.networks import SMALL
 from paper.results import NORM_KEYS, Results
 from paper.sizes import PAPER, RELEASED
-from paper.tables import Cell, Table, counted, published
+from paper.tables import Cell, Table, published
 from paper.work import NORMS, Question, clever
 
 ATTACKS = {"cw": "CW", "ifgsm": "I-FGSM"}
@@ -28,7 +28,7 @@ def cells(results: Results) -> list[Cell]:
                 found.append(
                     Cell(
                         network, f"{title} {NORM_KEYS[norm]}", paper[network, column], mean.value,
-                        counted(mean.used, mean.count), size.words(attack),
+                        mean.images, size.words(attack),
                     )
                 )  # fmt: skip
         for preset, title in PRESETS.items():
@@ -39,36 +39,33 @@ def cells(results: Results) -> list[Cell]:
                     found.append(
                         Cell(
                             network, f"{title} {NORM_KEYS[norm]}", paper[network, column], mean.value,
-                            counted(mean.used, mean.count), size.words("clever"),
+                            mean.images, size.words("clever"),
                         )
                     )  # fmt: skip
     return found
 
 
-def table(results: Results) -> Table:
+def tables(results: Results) -> list[Table]:
     """The table."""
-    return Table(
-        "untargeted",
-        "Untargeted distortion and CLEVER, averages",
-        "Ours, and the paper's in parentheses. CW minimises l2, its linf is that of the same examples; I-FGSM the "
-        "other way round. CLEVER is sampled as the paper says (ball of radius 5) and as the released code does.",
-        tuple(cells(results)),
-    )
+    return [
+        Table(
+            "untargeted",
+            "Untargeted distortion and CLEVER, averages",
+            "Ours, and the paper's in parentheses. CW minimises l2, its linf is that of the same examples; I-FGSM the "
+            "other way round. CLEVER is sampled as the paper says (ball of radius 5) and as the released code does.",
+            tuple(cells(results)),
+        )
+    ]
 
 
-def make(results: Results) -> None:
-    """Write it."""
-    table(results).write(results.out / "tables")
-
-
-PRODUCT = Product(
+PRODUCT = tables_product(
     "untargeted",
     SMALL,
     (
         *(Question(attack, "any") for attack in ATTACKS),
         *(clever(norm, preset) for preset in PRESETS for norm in NORMS),
     ),
-    make,
+    tables,
 )
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,11 @@ from paper.networks import (
     fingerprint,
     images_of,
     subjects_of,
-    test_images,
+    test_data,
 )
 from paper.sizes import BLOCK_COUNTS, PAPER, RELEASED, Size
 
 Rows = list[dict[str, Any]]
-Save = Callable[["Unit", Rows, float], None]
 NORMS = ("2", "inf")
 ALONE = ("time", "accuracy")  # one unit for the whole network
 TIMED_SECONDS = 10.0  # of gradients behind the seconds per block
@@ -109,6 +108,7 @@ class Kept:
 
     def __init__(self, folder: Path, data: Path) -> None:
         self.folder, self.data = folder, data
+        self._answers: dict[tuple[str, Question, Size], Rows] = {}  # tables and figures ask the same many times
 
     def rows(self, unit: Unit) -> Rows | None:
         """What a unit found, or None where it has not run with these weights."""
@@ -132,13 +132,14 @@ class Kept:
 
     def answers(self, network: str, question: Question, size: Size) -> Rows:
         """All rows of a question; none of it counts before all of it is there."""
-        found: Rows = []
-        for unit in units_of(network, question, size):
-            rows = self.rows(unit)
-            if rows is None:
+        key = network, question, size
+        if key not in self._answers:
+            parts = [self.rows(unit) for unit in units_of(network, question, size)]
+            whole = [part for part in parts if part is not None]
+            if len(whole) < len(parts):
                 return []
-            found += rows
-        return found
+            self._answers[key] = [row for part in whole for row in part]
+        return self._answers[key]
 
 
 def run(unit: Unit, data: Path) -> Rows:
@@ -214,10 +215,11 @@ def _accuracy(classifier: cs.Classifier, name: str, data: Path) -> dict[str, Any
     if NETWORKS[name].family == "imagenet":
         hits = [int(predictions(classifier, x[None])[0]) == label for _, x, label in images_of(name, data)]
     else:
-        found = test_images(name, data)
-        if found is None:
+        place = test_data(name, data)
+        if place is None:
             return {"accuracy": math.nan, "images": 0, "parameters": parameters}
-        hits = (predictions(classifier, found[0]).numpy() == found[1]).tolist()
+        images, labels = cs.load_data(place)
+        hits = (predictions(classifier, images).numpy() == labels).tolist()
     return {"accuracy": sum(hits) / len(hits), "images": len(hits), "parameters": parameters}
 
 

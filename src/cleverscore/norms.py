@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from cleverscore.errors import SettingError
 
@@ -36,3 +37,22 @@ def dual_exponent(p: float) -> float:
     if math.isinf(p):
         return 1.0
     return math.inf if p == 1.0 else p / (p - 1.0)
+
+
+def numbers_by_norm(values: Sequence[str], what: str, *, examples: tuple[str, str]) -> dict[str, float]:
+    """Numbers as the command line writes them: 0.3 for every norm, under "", or inf=0.02 for one.
+
+    >>> numbers_by_norm(["0.3", "linf=0.02"], "--min-score", examples=("0.3", "inf=0.02"))
+    {'': 0.3, 'inf': 0.02}
+    """
+    found = {}
+    for value in values:
+        norm, equals, number = value.rpartition("=")
+        try:
+            found[norm_name(parse_norm(norm)) if equals else ""] = float(number)
+        except ValueError:
+            general, single = examples
+            raise SettingError(
+                f"{what} {value!r}: write a number such as {general}, or norm=number as in {single}"
+            ) from None
+    return found

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from cleverscore.errors import SettingError
-from cleverscore.norms import norm_name, parse_norm
+from cleverscore.norms import norm_name, numbers_by_norm, parse_norm
 from cleverscore.run.store import Store
 from cleverscore.score import Evidence, Rule, Score, Scores, Tail, fit_tails, score_from
 from cleverscore.targets import TargetsLike
@@ -99,13 +98,7 @@ def parse_radii(values: Sequence[str]) -> float | str | None:
     >>> parse_radii([]), parse_radii(["2"]), parse_radii(["linf=0.3", "5"])
     (None, 2.0, '5.0,inf=0.3')
     """
-    found: dict[str, float] = {}
-    for value in values:
-        norm, equals, number = value.rpartition("=")
-        try:
-            found[norm_name(parse_norm(norm)) if equals else ""] = float(number)
-        except ValueError:
-            raise SettingError(f"radius {value!r}: write a number such as 5, or norm=number as in inf=0.3") from None
+    found = numbers_by_norm(values, "radius", examples=("5", "inf=0.3"))
     if set(found) <= {""}:
         return found.get("")
     return ",".join(f"{norm}={radius}" if norm else str(radius) for norm, radius in sorted(found.items()))

@@ -112,7 +112,6 @@ class Findings:
     """All norms of a run, its inputs and what it was made with.
 
     ids         the inputs that have a score in at least one norm.
-    expected    (input, norm) pairs that the complete run has; None where it is not known.
     unfinished  how far a run is that is not finished, in words; None where it is.
     """
 
@@ -123,13 +122,7 @@ class Findings:
     predicted: tuple[int, ...]
     norms: tuple[NormFindings, ...]
     pictures: Mapping[int, Picture]
-    expected: int | None
     unfinished: str | None = None
-
-    @property
-    def scored(self) -> int:
-        """(input, norm) pairs that there are."""
-        return sum(len(norm.known) for norm in self.norms)
 
     @property
     def radii(self) -> str:
@@ -161,7 +154,6 @@ def findings(store: Store) -> Findings:
     for head in scores:
         first.setdefault(head.input, head)
     norms = tuple(_norm(config, norm, scores, frame, places) for norm in config.norms)
-    count = meta.get("inputs")
     return Findings(
         config=config,
         meta=meta,
@@ -170,7 +162,6 @@ def findings(store: Store) -> Findings:
         predicted=tuple(first[i].predicted for i in ids),
         norms=norms,
         pictures=store.pictures(),
-        expected=None if count is None else int(count) * len(config.norms),
         unfinished=what_is_missing(store),
     )
 

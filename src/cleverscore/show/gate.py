@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from cleverscore.errors import InputError, LoadError, SettingError
-from cleverscore.norms import norm_name, parse_norm
+from cleverscore.norms import numbers_by_norm
 from cleverscore.show.compare import compare, sentence
 from cleverscore.show.findings import Findings, NormFindings
 from cleverscore.text import number
@@ -50,17 +50,12 @@ def parse_thresholds(values: Sequence[str], option: str) -> dict[str, float]:
     >>> parse_thresholds(["0.3", "inf=0.02"], "--min-score")
     {'': 0.3, 'inf': 0.02}
     """
-    found = {}
+    found: dict[str, float] = {}
     for value in values:
-        norm, equals, limit = value.rpartition("=")
-        try:
-            found[norm_name(parse_norm(norm)) if equals else ""] = float(limit)
-        except ValueError:
-            raise SettingError(
-                f"{option} {value!r}: write a number such as 0.3, or norm=number as in inf=0.02"
-            ) from None
-        if not math.isfinite(float(limit)) or float(limit) < 0.0:
+        one = numbers_by_norm([value], option, examples=("0.3", "inf=0.02"))
+        if any(not math.isfinite(limit) or limit < 0.0 for limit in one.values()):
             raise SettingError(f"{option} {value!r}: the threshold must be a number, at least 0")
+        found |= one
     return found
 
 

@@ -48,12 +48,12 @@ NETWORKS = {
 DATA = ("mnist",)
 
 
-def network(name: str) -> nn.Module:
-    """The trained network `name`, for images shifted to [-0.5, 0.5]."""
+def network(name: str, folder: Path = DATA_FOLDER) -> nn.Module:
+    """The trained network `name` with the weights in `folder`, for images shifted to [-0.5, 0.5]."""
     if name not in NETWORKS:
         raise LoadError(f"there is no network '{name}' in the zoo; choose one of: {', '.join(NETWORKS)}")
     module = NETWORKS[name].build()
-    module.load_state_dict(load_file(DATA_FOLDER / f"{name}.safetensors"))
+    module.load_state_dict(load_file(folder / f"{name}.safetensors"))
     return module.eval()
 
 

@@ -21,11 +21,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
 from cleverscore.allocator import kept_pages
-from cleverscore.zoo import cifar10, mnist
+from cleverscore.zoo import cifar10, mnist, shipped
 from cleverscore.zoo.shipped import DATA_FOLDER, NETWORKS, SHIPPED_IMAGES
 
 HELD_OUT = 5_000
@@ -187,13 +187,6 @@ def weights_of(network: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
     return {key: value.to(kind).contiguous() for key, value in network.state_dict().items()}
 
 
-def load(name: str, folder: Path) -> nn.Module:
-    """The network `name` with the weights in `folder`."""
-    network = NETWORKS[name].build()
-    network.load_state_dict(load_file(folder / f"{name}.safetensors"))
-    return network.eval()
-
-
 def main() -> None:
     """Train and write weights and images."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -220,11 +213,11 @@ def main() -> None:
                 y=labels_test[:SHIPPED_IMAGES].astype(np.uint8),
             )
         recipe = RECIPES[name]
-        teacher = load(recipe.teacher, arguments.out) if recipe.teacher else None
+        teacher = shipped.network(recipe.teacher, arguments.out) if recipe.teacher else None
         with kept_pages():
             network = train(name, centred(raw_train), torch.from_numpy(labels_train), teacher=teacher)
         save_file(weights_of(network, recipe), arguments.out / f"{name}.safetensors")
-        stored = load(name, arguments.out)
+        stored = shipped.network(name, arguments.out)
         share = accuracy(stored, centred(raw_test), torch.from_numpy(labels_test))
         print(f"{name}: {share:.2%} of the 10,000 test images", flush=True)
 
