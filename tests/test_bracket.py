@@ -204,11 +204,11 @@ def test_bounds_are_not_computed_twice(attacked_run: tuple) -> None:
         store._connection.execute("DELETE FROM attacks WHERE attack = 'fmn:quick' AND norm = '2' AND input = 1")
         store._connection.commit()
     again = cleverscore(*command, "--attack", "fmn:quick")
-    assert "fmn:quick, l2: 1 more done" in again.stderr and again.stderr.count("more done") == 1
+    assert "fmn:quick, l2: 3 of 3" in again.stderr and again.stderr.count(" of 3\n") == 1
     with Store.open(run) as store:
         assert len(store.above()) == before
     last = cleverscore(*command, "--attack", "fmn:quick", "--certify", "crown")
-    assert last.returncode == 0 and "more done" not in last.stderr
+    assert last.returncode == 0 and " of 3\n" not in last.stderr
 
 
 def test_every_batch_is_kept_when_a_later_one_fails(

@@ -21,6 +21,7 @@ from cleverscore.show.columns import packed
 from cleverscore.show.findings import findings
 from cleverscore.show.packing import pack, unpack
 from cleverscore.show.report import ranges, report_page, write_report
+from cleverscore.tails import FitOutcome
 from tests.browser import Browser
 from tests.runs import made_run, with_bounds
 from tests.test_cli import cleverscore
@@ -116,6 +117,20 @@ def test_the_page_works_in_a_browser(browser: Browser, tmp_path: Path) -> None:
     assert {("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 23, 27)")} < seen
     assert browser.troubles() == []
     assert browser.requests() == [path.as_uri()]
+
+
+def test_a_fit_that_asks_for_something_is_marked_and_says_what(browser: Browser, tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", inputs=25, blocks=12)
+    browser.open(page(run).as_uri())
+    with Store.open(run) as store:
+        heads = {head.input: head for head in stored_scores(store) if head.p == 2.0}
+    unusual = {i: head.outcome.advice for i, head in heads.items() if head.outcome is not FitOutcome.OK}
+    assert unusual and set(heads) - set(unusual)
+    browser.run("document.querySelector('th button[data-sort=input]').click()")
+    rows = "[...document.querySelectorAll('#inputs tbody tr')]"
+    titles = browser.run(f"{rows}.map(row => [...row.querySelectorAll('.mark')].map(mark => mark.title))")
+    for input_id, marks in zip(heads, titles, strict=True):
+        assert [title for title in marks if title] == [text for i, text in unusual.items() if i == input_id]
 
 
 def test_pictures_and_numbers_survive_the_packing(browser: Browser, tmp_path: Path) -> None:

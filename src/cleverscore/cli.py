@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from cleverscore import __version__
 from cleverscore.cli_results import compare, gate, note, report
+from cleverscore.cli_score import INTERRUPTED, classifier_options, run_score
 from cleverscore.errors import CleverError
-
-if TYPE_CHECKING:
-    from cleverscore.classifier import Classifier
-    from cleverscore.run.shards import Executor
-    from cleverscore.run.study import Study
-    from cleverscore.score import Scores
-
-INTERRUPTED = 130
-FEW_RIGHT = 0.5  # share of correct inputs below which a word is due
-UNUSUAL_INPUT = 20.0  # inputs without bounds are seldom larger: pixels from 0 to 255 are
 
 
 def main() -> None:
@@ -82,32 +71,7 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _numbers(text: str | None, name: str) -> list[float] | None:
-    if text is None:
-        return None
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not a list of numbers such as 0,1", param_hint=name) from None
-
-
-def _classifier_options(
-    bounds: str | None, mean: str | None, std: str | None, outputs: str | None, device: str | None, allow_pickle: bool
-) -> dict[str, Any]:
-    box = _numbers(bounds, "--bounds")
-    if box is not None and len(box) != 2:
-        raise click.BadParameter(f"{bounds!r} must be two numbers such as 0,1", param_hint="--bounds")
-    return {
-        "bounds": None if box is None else tuple(box),
-        "mean": _numbers(mean, "--mean"),
-        "std": _numbers(std, "--std"),
-        "outputs": outputs,
-        "device": device,
-        "allow_pickle": allow_pickle,
-    }
-
-
-@program.command()
+@program.command(short_help="Score MODEL on DATA into a run directory.")
 @click.argument("model")
 @click.argument("data")
 @click.option(
@@ -199,187 +163,6 @@ def score(**options: Any) -> None:
     run_score(**options)
 
 
-def run_score(
-    *, model: str, data: str, norms: tuple[str, ...], targets: str, index: str | None, limit: int | None,
-    skip_misclassified: bool, chunk_size: int | None, workers: int | None, out: Path | None, fresh: bool,
-    bounds: str | None = None, mean: str | None = None, std: str | None = None, outputs: str | None = None,
-    device: str | None = None, allow_pickle: bool = False, correct_only: bool = False,
-    attacks: tuple[str, ...] = (), certificates: tuple[str, ...] = (), executor: str = "local",
-    processes: int | None = None, ray_address: str | None = None, ray_gpus: float | None = None,
-    shard_seconds: float = 20.0, radii: tuple[str, ...] = (), **settings: Any,
-) -> Scores:  # fmt: skip
-    """What `score` does: check everything, then compute into the run directory, then print."""
-    from cleverscore.cost import total
-    from cleverscore.load.data import open_data
-    from cleverscore.load.models import load_model
-    from cleverscore.load.selection import correct_rows, rows_of
-    from cleverscore.progress import progress
-    from cleverscore.run.bounding import Bounds, run_bounds, stored_signs
-    from cleverscore.run.reading import parse_radii, stored_bracket
-    from cleverscore.run.signals import stopping
-    from cleverscore.run.study import Study, StudyConfig, fingerprint_model, stored_scores
-
-    options = _classifier_options(bounds, mean, std, outputs, device, allow_pickle)
-    classifier = load_model(model, **options)
-    source = open_data(data, classifier)
-    rows = rows_of(index, source.count)
-    rows = correct_rows(source, classifier, rows, limit) if correct_only else rows[:limit]
-    config = StudyConfig(
-        model=model,
-        data=data,
-        norms=tuple(dict.fromkeys(norms)) or ("2",),
-        targets=targets,
-        model_fingerprint=fingerprint_model(classifier),
-        data_fingerprint=source.fingerprint(),
-        inputs="all" if rows == list(range(source.count)) else ",".join(map(str, rows)),
-        skip_misclassified=skip_misclassified,
-        radius=parse_radii(radii),
-        **settings,
-    )
-    labels = None if source.labels is None else source.labels[rows]
-    class_names = classifier.class_names or source.class_names
-    recipe = (load_model, (model,), options)
-    study = Study(config, classifier, source.read(rows), labels, rows, class_names=class_names, recipe=recipe)
-    for text in _doubts(study, classifier):
-        note(f"warning: {text}")
-    if source.class_names and classifier.class_names is None:
-        classes = classifier(study.subjects[0].x[None]).shape[1]
-        if classes != len(source.class_names):
-            note(
-                f"warning: the data has {len(source.class_names)} named classes and the model {classes} without names: "
-                f"labels are numbered in sorted order ({source.class_names[0]} = 0, ...); name classes by their "
-                "numbers if that is not the model's order"
-            )
-    if config.method == "sharp" and any(map(_was_given, ("blocks", "block_size"))):
-        note("--blocks and --block-size have no meaning for --method sharp, which climbs: they are not used")
-    bounds_wanted = Bounds(attacks, certificates)
-    bounds_wanted.check(study)
-    if attacks and classifier.bounds is None:
-        note("no --bounds given: attacks may leave the range of valid inputs")
-    folder = out or Path("runs") / f"{_slug(model)}-{config.short_hash()}"
-    with study.open_store(folder, fresh=fresh, command=_command()) as store:
-        for text in study.mended:
-            note(f"damaged and dropped, to be computed again: {text}")
-        if attacks or certificates:
-            store.remember("bounds", {"asked": [*attacks, *certificates], "complete": False})
-        if correct_only:
-            store.remember("selection", "inputs that the model classifies correctly, no others")
-        missing = study.missing(store)
-        scores_in_all = len(study.subjects) * len(study.settings)
-        kept = scores_in_all - sum(map(len, missing.parts.values()))
-        if missing.covered:
-            note(f"resuming {folder}: {kept} of {scores_in_all} scores are there already")
-        threads = workers if executor == "local" else None
-        costs = study.costs(missing, chunk_size=chunk_size, workers=threads)
-        if costs:
-            most = "at most " if config.tolerance is not None or config.budget else ""
-            note(
-                f"to do: {most}{total(list(costs.values()))}"
-                + (f"; the budget is {config.budget}" if config.budget else "")
-            )
-        began = time.perf_counter()
-        ask = f"\nfinishing the work that was begun (up to about {shard_seconds:g} s); Ctrl-C again stops at once"
-        with (
-            stopping(lambda: note(ask)) as stop,
-            _executor(executor, processes, workers, ray_address, ray_gpus) as place,
-        ):
-            try:
-                activity = next(iter(study.settings.values())).activity
-                with progress(study.points(missing), activity, lines=True) as on_points:
-                    study.run(
-                        store, executor=place, chunk_size=chunk_size, workers=threads, shard_seconds=shard_seconds,
-                        costs=costs, on_points=on_points, stop=stop,
-                    )  # fmt: skip
-                run_bounds(
-                    study, store, bounds_wanted, on_inputs=lambda name, count: note(f"{name}: {count} more done"),
-                    stop=stop,
-                )  # fmt: skip
-                broken_off = stop.asked and bool(attacks or certificates or any(study.missing(store).parts.values()))
-                if not broken_off and (attacks or certificates):
-                    store.remember("bounds", {"asked": [*attacks, *certificates], "complete": True})
-            except KeyboardInterrupt:
-                broken_off = True
-            if broken_off:
-                bounds_left = " and not all attacks and certificates" if attacks or certificates else ""
-                note(
-                    f"\ninterrupted; {len(store.done())} of {scores_in_all} scores{bounds_left} are complete in "
-                    f"{folder}; the same command resumes"
-                )
-                sys.exit(INTERRUPTED)
-        scores = stored_scores(store)
-        bracket = stored_bracket(store, scores)
-        click.echo(str(scores if bracket is None else bracket))
-        signs = stored_signs(study, store, scores)
-        store.remember("signs", [{"kind": sign.kind, "text": str(sign)} for sign in signs])
-        if attacks or certificates:  # bounds can be added later: the command with them tells more
-            store.remember("command", _command())
-        for sign in signs:
-            note(f"warning: {sign.kind}: {sign}")
-    note(f"\n{time.perf_counter() - began:.1f} s; kept in {folder}")
-    return scores
-
-
-def _doubts(study: Study, classifier: Classifier) -> list[str]:
-    """Signs that data and model do not belong together, before time is spent on them."""
-    found = []
-    labelled = [subject for subject in study.subjects if subject.label is not None]
-    right = sum(subject.label == subject.predicted for subject in labelled)
-    if labelled and right < FEW_RIGHT * len(labelled):
-        found.append(
-            f"only {right} of {len(labelled)} inputs are classified correctly: is preprocessing missing (--mean, "
-            "--std), are the inputs in other units, or do the labels count from another number? Try inspect"
-        )
-    if classifier.bounds is None:
-        largest = max(float(subject.x.abs().max()) for subject in study.subjects)
-        if largest > UNUSUAL_INPUT:
-            found.append(
-                f"inputs reach {largest:g}, and there are no --bounds: a radius and a score are in the inputs' units; "
-                "divide by 255 if these are pixels"
-            )
-    return found
-
-
-def _was_given(name: str) -> bool:
-    """Whether an option of the present command stands on its command line."""
-    context = click.get_current_context(silent=True)
-    return context is not None and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-
-
-@contextmanager
-def _executor(
-    name: str, processes: int | None, workers: int | None, address: str | None, gpus: float | None
-) -> Iterator[Executor]:
-    """Where shards are computed."""
-    from cleverscore.run.local import InProcess, Processes
-
-    if name == "ray":
-        if processes is not None:
-            raise click.UsageError("--processes is for --executor local; with ray say how many --workers")
-        from cleverscore.run.ray import Ray
-
-        cluster = Ray(address, workers=workers, num_gpus=gpus)
-        note(f"Ray: {cluster.slots} workers")
-        try:
-            yield cluster
-        finally:
-            cluster.close()
-        return
-    if address is not None or gpus is not None:
-        raise click.UsageError("--ray-address and --ray-gpus are for --executor ray")
-    yield InProcess() if processes is None else Processes(processes)
-
-
-def _command() -> str | None:
-    """The command line as it was typed, where this is the program and not a function called by another one."""
-    context = click.get_current_context(silent=True)
-    return None if context is None else (context.find_root().obj or {}).get("command")
-
-
-def _slug(model: str) -> str:
-    name = model.split("?")[0].rsplit(":", 1)[-1].rstrip("/").rsplit("/", 1)[-1]
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip(".-") or "model"
-
-
 @program.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--targets", "all_targets", is_flag=True, help="One line per target class, not per input.")
@@ -402,7 +185,7 @@ def show(run: Path, all_targets: bool) -> None:
     click.echo(str(Scores(scores.rows, scores.rows) if all_targets else scores if bracket is None else bracket))
 
 
-@program.command()
+@program.command(short_help="Write RUN as CSV, JSON, Parquet or model card.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "--format",
@@ -425,7 +208,7 @@ def export(run: Path, form: str, out: Path | None) -> None:
         note(f"written: {out}")
 
 
-@program.command()
+@program.command(short_help="Say what was understood of MODEL and of DATA.")
 @click.argument("model")
 @click.argument("data", required=False)
 @_model_options
@@ -435,11 +218,11 @@ def inspect(model: str, data: str | None, **options: Any) -> None:
     from cleverscore.load.models import load_model
     from cleverscore.show.inspection import describe
 
-    classifier = load_model(model, **_classifier_options(**options))
+    classifier = load_model(model, **classifier_options(**options))
     click.echo(describe(classifier, None if data is None else open_data(data, classifier)))
 
 
-@program.command()
+@program.command(short_help="Score ten shipped digits: table, plots, report.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),

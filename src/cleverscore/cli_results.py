@@ -21,7 +21,7 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
-@click.command()
+@click.command(short_help="Write RUN as one HTML page.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: RUN/report.html]"
@@ -46,7 +46,7 @@ def report(run: Path, out: Path | None, serve: bool, port: int) -> None:
     note(f"written: {target}, {size / 1e6:.1f} MB")
 
 
-@click.command()
+@click.command(short_help="Say whether run B is more robust than run A.")
 @click.argument("runs", nargs=-1, required=True, metavar="A B [C...]", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write the comparison as a page.")
 @click.option("--most", type=click.IntRange(min=0), default=5, show_default=True, help="Inputs that changed most.")
@@ -71,7 +71,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, most: int, level: float) -
         note(f"written: {out}")
 
 
-@click.command()
+@click.command(short_help="Check RUN against thresholds; exit code 0 or 1.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--min-median", multiple=True, metavar="[NORM=]X", help="Fail if the median score is below; repeatable.")
 @click.option("--min-score", multiple=True, metavar="[NORM=]X", help="Fail if any score is below; repeatable.")

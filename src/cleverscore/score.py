@@ -286,7 +286,7 @@ def made(kind: type[Made], **fields: Any) -> Made:
     A large run has hundreds of thousands of them.
     """
     made = object.__new__(kind)
-    made.__dict__.update(fields)
+    object.__setattr__(made, "__dict__", fields)
     return made
 
 

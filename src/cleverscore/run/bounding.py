@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from cleverscore.bounds.bracket import bracket_from, signs_of
 from cleverscore.bounds.certified import check_method
-from cleverscore.bounds.evidence import bracketed, checked_attacks, run_attacks, run_certificates
+from cleverscore.bounds.evidence import aim, bracketed, checked_attacks, run_attacks, run_certificates
 from cleverscore.bounds.masking import Sign
 from cleverscore.bounds.records import Above, Below
 from cleverscore.norms import norm_name, parse_norm
@@ -24,6 +25,9 @@ class Bounds:
 
     attacks: tuple[str, ...] = ()
     certificates: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.attacks or self.certificates)
 
     def check(self, study: Study) -> None:
         """Refuse what cannot be computed, before anything is."""
@@ -42,11 +46,14 @@ def run_bounds(
     store: Store,
     bounds: Bounds,
     *,
-    on_inputs: Callable[[str, int], None] | None = None,
+    on_inputs: Callable[[str, int, int], None] | None = None,
     stop: Stop | None = None,
 ) -> None:
-    """Attack and certify the inputs whose scores are complete; `on_inputs` hears name and norm, and a batch's size."""
-    if not (bounds.attacks or bounds.certificates):
+    """Attack and certify the inputs whose scores are complete.
+
+    `on_inputs` hears name and norm, how many questions it has answered, and how many there are.
+    """
+    if not bounds:
         return
     rows = bracketed(stored_scores(store, maxima=False))
     images = {subject.input_id: subject.x for subject in study.subjects}
@@ -54,13 +61,17 @@ def run_bounds(
     proved = {record.key for record in store.below()}
     attacks = run_attacks(study.classifier, images, rows, bounds.attacks, seed=study.config.seed, done=done)
     proofs = (run_certificates(study.classifier, images, rows, method, done=proved) for method in bounds.certificates)
+    there = Counter((name, p) for _input, _target, name, p in [*done, *proved])
+    wanted = len({(row.input, aim(row)) for row in rows})
     batches: Iterator[Sequence[Above | Below]] = chain(attacks, *proofs)
     if stop is not None and stop.asked:
         return
     for batch in batches:
         store.append_bounds(batch)
         if on_inputs is not None:
-            on_inputs(f"{batch[0].name}, l{norm_name(batch[0].p)}", len(batch))
+            name, p = batch[0].name, batch[0].p
+            there[name, p] += len(batch)
+            on_inputs(f"{name}, l{norm_name(p)}", there[name, p], wanted)
         if stop is not None and stop.asked:
             return
 

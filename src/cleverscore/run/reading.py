@@ -158,11 +158,11 @@ def stored_scores(store: Store, *, maxima: bool = True) -> Scores:
     rows: list[Score] = []
     heads: list[Score] = []
     with no_collection():
-        for norm in config.norms:
-            name, rule = norm_name(parse_norm(norm)), rule_of(store, config, norm)
-            evidence = store.evidence(name, maxima=maxima)
+        rules = {norm_name(parse_norm(norm)): rule_of(store, config, norm) for norm in config.norms}
+        for norm, evidence in store.evidence_by_norm(list(rules), maxima=maxima).items():
             if evidence:
-                scores = score_from(evidence, rule, _tails(store, name, rule, evidence, maxima))
+                rule = rules[norm]
+                scores = score_from(evidence, rule, _tails(store, norm, rule, evidence, maxima))
                 rows += scores.rows
                 heads += scores.heads
     return Scores(tuple(rows), tuple(heads))

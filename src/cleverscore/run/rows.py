@@ -25,6 +25,7 @@ SCHEMA_VERSION = 3
 # not read them. A target of -1 stands for any other class.
 ANY_CLASS = -1
 EVERYTHING = 2**62  # more blocks than anybody draws
+NOTHING: Array = np.empty(0)
 TABLES = {
     "meta": "key TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER",
     # Some blocks of an input, or all that there is of it, for all its targets.
@@ -144,7 +145,7 @@ def evidence_of(input_id: int, text: str, blob: bytes | None) -> Evidence:
     facts = json.loads(text)
     counts = tuple(facts["counts"])
     if blob is None:
-        maxima: tuple[Array, ...] = tuple(np.empty(0) for _ in counts)
+        maxima: tuple[Array, ...] = (NOTHING,) * len(counts)
     else:
         maxima = tuple(np.split(_floats(blob), np.cumsum(counts)[:-1]))
     return Evidence(

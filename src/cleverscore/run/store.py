@@ -299,20 +299,26 @@ class Store:
 
     def evidence(self, norm: str, *, maxima: bool = True, inputs: Collection[int] | None = None) -> list[Evidence]:
         """The evidence for a norm, of all or some inputs, in their order; without `maxima` they stay on disk."""
+        return self.evidence_by_norm([norm], maxima=maxima, inputs=inputs)[norm]
+
+    def evidence_by_norm(
+        self, norms: Sequence[str], *, maxima: bool = True, inputs: Collection[int] | None = None
+    ) -> dict[str, list[Evidence]]:
+        """The evidence for several norms, read once."""
         wanted = self._blocks
         chosen = "" if inputs is None else f"WHERE input IN ({', '.join(str(int(i)) for i in inputs)})"
         # Rows of all norms are compared with their checksums: one that claims another norm may be a damaged one.
-        more = "CASE WHEN norm = ? THEN maxima END, blob_crc" if maxima else "NULL, NULL"
-        rest = f"{chosen} ORDER BY input, first_block"
-        found: dict[int, list[tuple[bool, Evidence]]] = {}
-        for row in self._rows("parts", rest, (norm,) if maxima else (), more):
-            input_id, its_norm, _first, whole, text, blob, seal = row
-            if its_norm != norm:
+        asked = f"CASE WHEN norm IN ({', '.join('?' * len(norms))}) THEN maxima END, blob_crc"
+        more, values = (asked, norms) if maxima else ("NULL, NULL", ())
+        found: dict[str, dict[int, list[tuple[bool, Evidence]]]] = {norm: {} for norm in norms}
+        for row in self._rows("parts", f"{chosen} ORDER BY input, first_block", values, more):
+            input_id, norm, _first, whole, text, blob, seal = row
+            if norm not in found:
                 continue
             if blob is not None and seal is not None and seal != zlib.crc32(blob):
                 raise self._damaged("parts", input_id)
-            found.setdefault(input_id, []).append((bool(whole), evidence_of(input_id, text, blob)))
-        return [merged(parts, wanted) for parts in found.values()]
+            found[norm].setdefault(input_id, []).append((bool(whole), evidence_of(input_id, text, blob)))
+        return {norm: [merged(parts, wanted) for parts in inputs.values()] for norm, inputs in found.items()}
 
     def append_tails(self, norm: str, estimator: str, found: Mapping[int, Sequence[Tail]]) -> None:
         """Keep fitted tails, one per target of each input, in place of what was kept."""

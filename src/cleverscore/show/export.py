@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 
 from cleverscore.errors import LoadError, MissingExtraError
+from cleverscore.norms import norm_name
 from cleverscore.run.reading import stored_scores
 from cleverscore.run.store import Store
 from cleverscore.score import COLUMNS, Scores
 from cleverscore.show.stored import stored_table
-
-LABEL, CORRECT = COLUMNS.index("label"), COLUMNS.index("correct")
 
 
 def write(store: Store, form: str, out: Path | None) -> None:
@@ -45,13 +44,19 @@ def write(store: Store, form: str, out: Path | None) -> None:
 
 
 def _plain_csv(scores: Scores) -> str:
-    """What pandas would write, in a tenth of the time."""
+    """What pandas would write, in a tenth of the time: most of what is left is the digits of a million numbers."""
+    names = {p: norm_name(p) for p in {score.p for score in scores.rows}}
     lines = [",".join(COLUMNS)]
-    for score in scores.rows:
-        *cells, stopped = score.cells()
-        if score.label is None:
-            cells[LABEL] = cells[CORRECT] = ""
-        lines.append(f"{','.join(map(str, cells))},{_quoted(stopped)}")
+    for s in scores.rows:
+        fit, lipschitz = s.fit, repr(s.lipschitz)
+        location = lipschitz if fit.location == s.lipschitz else repr(fit.location)
+        label, correct = ("", "") if s.label is None else (s.label, s.correct)
+        lines.append(
+            f"{s.input},{label},{s.predicted},{correct},{s.target},{s.target_kind},{s.method},{names[s.p]},{s.radius!r},"
+            f"{s.margin!r},{s.value!r},{s.low!r},{s.high!r},{s.capped},{lipschitz},{location},{fit.scale!r},"
+            f"{fit.shape!r},{fit.sample_max!r},{s.ks_statistic!r},{s.ks_pvalue!r},{fit.outcome.value},{fit.blocks},"
+            f"{s.block_size},{s.gradients},{s.seconds!r},{_quoted(s.stopped)}"
+        )
     # A number that there is not is an empty cell; neighbours share a comma, so one pass sees only every second.
     return "\n".join([*lines, ""]).replace(",nan,", ",,").replace(",nan,", ",,")
 

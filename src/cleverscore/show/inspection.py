@@ -87,7 +87,7 @@ def describe(classifier: Classifier, data: Source | None) -> str:
         "input": "unknown, give DATA" if shape is None else " x ".join(map(str, shape)),
         "box": "none" if classifier.bounds is None else f"{classifier.bounds[0]:g} to {classifier.bounds[1]:g}",
         "preprocessing": _preprocessing(classifier),
-        "reads": "arrays" if classifier.preparation is None else str(classifier.preparation),
+        **({} if classifier.preparation is None else {"reads": str(classifier.preparation)}),
         "layers": ", ".join(f"{count} {name}" for name, count in layers.most_common()),
         "normalisation": f"{sum(isinstance(module, NORM_LAYERS) for module in classifier.module.modules())} layers",
     }

@@ -6,6 +6,11 @@ const FLAG_WORDS = {
   budget: "budget used up", no_score: "no score", above_attack: "score above the attack", below_certificate: "score below the certificate",
 };
 
+const FIT_WORDS = {
+  too_few: "too few blocks", zero: "gradient is zero", boundary: "not extrapolated",
+  no_endpoint: "no end-point seen", unsettled: "ascent not settled", no_direction: "ascent had no direction",
+};
+
 function startReport(doc, arrays) {
   const count = arrays.ids.length;
   const state = { norm: 0, page: 0, rows: [] };
@@ -119,6 +124,7 @@ function startReport(doc, arrays) {
       line.append(make("td", { class: "number", "data-name": "95% interval" }, Number.isNaN(r.low) ? "–" : `${short(r.low, 3)} to ${short(r.high, 3)}`));
       line.append(make("td", { class: "bracket" }, bracketBar(r, state.scale)));
       const marks = r.flags.filter((flag) => !(flag === "misclassified" && wrong)).map((flag) => make("span", { class: "mark" }, FLAG_WORDS[flag]));
+      if (FIT_WORDS[r.outcome]) marks.push(make("span", { class: "mark", title: r.advice }, FIT_WORDS[r.outcome]));
       if (wrong) marks.unshift(make("span", { class: "mark" }, "misclassified"));
       line.append(make("td", { class: "marks" }, ...marks));
       return line;
