@@ -7,14 +7,22 @@ import sys
 
 from paper.command import main, tables_product
 from paper.networks import KINDS, LARGE
-from paper.results import KIND_TITLES, NORM_KEYS, Results
+from paper.results import KIND_TITLES, NORM_KEYS, Results, images_text
 from paper.tables import Cell, Table, published
 from paper.untargeted import ATTACKS
 from paper.work import NORMS, Question, clever
 
 
+def counts(results: Results, network: str, attack: str, norm: str, kind: str) -> tuple[int, int, int]:
+    """Images with a score above the attack's distortion, images that it moved, and all images."""
+    scores = results.scores(network, norm, kind)
+    distortions = results.distortions(network, attack, norm, kind)
+    moved = [(row["score"], distortions[i]) for i, row in scores.items() if math.isfinite(distortions.get(i, math.inf))]
+    return sum(score > distortion for score, distortion in moved), len(moved), len(scores)
+
+
 def cells(results: Results) -> list[Cell]:
-    """Shares in percent; an attack that failed bounds nothing, so no score is above it."""
+    """Shares in percent of the images that the attack moved: one that failed bounds nothing."""
     found = []
     paper = published("above")
     for network in (name for name in results.names if name in LARGE):
@@ -22,15 +30,13 @@ def cells(results: Results) -> list[Cell]:
         for kind in KINDS:
             for attack, title in ATTACKS.items():
                 for norm in NORMS:
-                    scores = results.scores(network, norm, kind)
-                    distortions = results.distortions(network, attack, norm, kind)
-                    both = [(row["score"], distortions[i]) for i, row in scores.items() if i in distortions]
-                    share = 100.0 * sum(a > b for a, b in both) / len(both) if both else math.nan
+                    higher, moved, count = counts(results, network, attack, norm, kind)
+                    share = 100.0 * higher / moved if moved else math.nan
                     key = NORM_KEYS[norm]
                     found.append(
                         Cell(
                             network, f"{KIND_TITLES[kind]} {title} {key}", paper[network, f"{kind}_{attack}_{key}"],
-                            share, str(len(both)), f"{size.words('clever')}; {size.words(attack)}",
+                            share, images_text(moved, count), f"{size.words('clever')}; {size.words(attack)}",
                         )
                     )  # fmt: skip
     return found
@@ -42,7 +48,8 @@ def tables(results: Results) -> list[Table]:
         Table(
             "above",
             "ImageNet images with a CLEVER score above the attack's distortion",
-            "In percent; ours, and the paper's in parentheses.",
+            "In percent of the images that the attack moved; ours, and the paper's in parentheses. Brackets: how many "
+            "images it moved, where not all.",
             tuple(cells(results)),
             digits=0,
             unit="%",

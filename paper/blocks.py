@@ -10,7 +10,7 @@ import numpy as np
 from cleverscore import tails
 from paper import figure
 from paper.command import Product, main
-from paper.networks import KINDS, SMALL
+from paper.networks import KINDS, NETWORKS
 from paper.panels import panels
 from paper.results import Results
 from paper.sizes import BLOCK_COUNTS
@@ -45,7 +45,7 @@ def distortion(results: Results, network: str, kind: str) -> float:
 
 def draw(results: Results) -> Any:
     """A panel for each data set and kind of target."""
-    names = [name for name in results.names if name in SMALL and results.rows(name, QUESTION)]
+    names = [name for name in results.names if results.rows(name, QUESTION)]
     if not names:
         return None
     made, found = panels(results, names, "l2 distance, average")
@@ -65,7 +65,7 @@ def make(results: Results) -> None:
     figure.write(draw(results), "blocks", results.out)
 
 
-PRODUCT = Product("blocks", SMALL, (QUESTION, *(Question("cw", kind) for kind in KINDS)), make)
+PRODUCT = Product("blocks", tuple(NETWORKS), (QUESTION, *(Question("cw", kind) for kind in KINDS)), make)
 
 if __name__ == "__main__":
     sys.exit(main([PRODUCT], __doc__))

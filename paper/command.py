@@ -72,6 +72,8 @@ def main(products: Sequence[Product], description: str | None, given: Sequence[s
     lacking = {name: text for name in wanted if (text := missing(name, options.data)) is not None}
     for text in lacking.values():
         say(text)
+    if any(Question("accuracy") in product.needs for product in products) and not (options.data / "mnist").is_dir():
+        say(f"{options.data / 'mnist'} is not there: test accuracies of the MNIST networks are left out")
     if lacking and not options.available:
         say("nothing was computed; get these files, or leave those networks out with --available")
         return 2

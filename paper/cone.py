@@ -11,6 +11,8 @@ from paper import figure
 from paper.command import Product, main
 from paper.results import Results
 
+BALL = 2.4  # its radius
+
 
 def margin(x: Any) -> Any:
     """A made-up margin along one direction, positive at 0."""
@@ -23,13 +25,13 @@ def draw() -> Any:
     axis = axes[0, 0]
     x = np.linspace(-2.9, 2.9, 1201)
     slopes = np.gradient(margin(x), x)
-    inside = np.abs(x) <= 2.4
+    inside = np.abs(x) <= BALL
     constant = float(np.abs(slopes[inside]).max())
     start = float(margin(0.0))
     reach = start / constant
     crossings = x[1:][np.diff(np.sign(margin(x))) != 0]
     nearest = float(crossings[np.abs(crossings).argmin()])
-    cone = np.linspace(-2.4, 2.4, 400)
+    cone = np.linspace(-BALL, BALL, 400)
     axis.fill_between(
         cone,
         start - constant * np.abs(cone),
@@ -39,6 +41,10 @@ def draw() -> Any:
         lw=0,
     )
     axis.plot(cone, start - constant * np.abs(cone), color=figure.COLOURS["CLEVER"], label="cone of slope L")
+    axis.plot(cone, start + constant * np.abs(cone), color=figure.COLOURS["CLEVER"])
+    for side in (-BALL, BALL):
+        axis.axvline(side, color=figure.COLOURS["grey"], lw=0.7, ls=":")
+    axis.annotate("ball in which L holds", (0.0, -1.5), ha="center", color=figure.COLOURS["grey"], fontsize=6.5)
     axis.plot(x, margin(x), color="black", label="margin g(x)")
     axis.axhline(0.0, color=figure.COLOURS["grey"], lw=0.7)
     axis.plot(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +44,13 @@ def subplots(rows: int, columns: int, *, width: float = PAGE, height: float = 2.
     return pyplot.subplots(rows, columns, figsize=(width, height * rows), layout="constrained", squeeze=False, **more)
 
 
-def legend(figure: Any, axis: Any) -> None:
-    """One legend for all panels, above them."""
-    handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(handles))
+def legend(figure: Any, *axes: Any) -> None:
+    """One legend for all panels, above them, with what appears in any of these."""
+    found: dict[str, Any] = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        found |= dict(zip(labels, handles, strict=True))
+    figure.legend(found.values(), found, loc="outside upper center", ncols=len(found))
 
 
 def write(figure: Any, name: str, out: Path) -> None:
@@ -62,8 +64,3 @@ def write(figure: Any, name: str, out: Path) -> None:
     figure.savefig(folder / f"{name}.png", dpi=200, metadata={"Software": None})
     figure.savefig(folder / f"{name}.svg", metadata={"Date": None, "Creator": None})
     pyplot.close(figure)
-
-
-def known(value: float) -> float:
-    """A bar's height: nothing where there is no number."""
-    return 0.0 if math.isnan(value) else value

@@ -10,7 +10,7 @@ import numpy as np
 from paper import figure
 from paper.command import Product, main
 from paper.networks import LARGE
-from paper.results import Results
+from paper.results import Results, images_text
 from paper.work import Question, clever
 
 KIND = "random"
@@ -28,18 +28,21 @@ def draw(results: Results) -> Any:
     names = [name for name in results.names if name in LARGE and pairs(results, name)]
     if not names:
         return None
-    made, axes = figure.subplots(1, len(names), height=1.9, sharey=True)
+    made, axes = figure.subplots(1, len(names), height=1.9, sharey=True, sharex=True)
+    found = {name: np.sort([above - below for below, above in pairs(results, name)]) for name in names}
+    everything = np.concatenate([[0.0], *found.values()])
+    room = 0.1 * max(float(np.ptp(everything)), 1e-3)
+    left, right = float(everything.min()) - room, float(everything.max()) + room
     for axis, name in zip(axes[0], names, strict=True):
-        gaps = np.sort([above - below for below, above in pairs(results, name)])
+        gaps = found[name]
         heights = np.arange(len(gaps) + 1) / len(gaps)
         # A step for each image, from the left edge to the right edge.
-        room = 0.15 * max(np.ptp([*gaps, 0.0]), 1e-3)
-        edges = [min(gaps[0], 0.0) - room, *gaps, gaps[-1] + room]
-        axis.step(edges, [*heights, 1.0], where="post", color=figure.COLOURS["CLEVER"])
+        axis.step([left, *gaps, right], [*heights, 1.0], where="post", color=figure.COLOURS["CLEVER"])
         axis.axvline(0.0, color=figure.COLOURS["grey"], lw=0.7, ls=":")
         axis.set(
-            title=f"{results.title(name)} ({len(gaps)} images)", xlabel="CW distortion - CLEVER (l2)", ylim=(0, 1.03)
-        )
+            title=f"{results.title(name)} (images: {images_text(len(gaps), len(results.scores(name, '2', KIND)))})",
+            xlabel="CW distortion - CLEVER (l2)", xlim=(left, right), ylim=(0, 1.03),
+        )  # fmt: skip
     axes[0, 0].set_ylabel("share of images up to here")
     return made
 

@@ -129,12 +129,14 @@ def _from_torchvision(network: Network) -> cs.Classifier:
 
 @cache
 def fingerprint(name: str, data: Path) -> str:
-    """A short hash of the weights: results of other weights are not used."""
+    """A short hash of the weights, and of the pictures where they are the user's: results of others are not used."""
     network = NETWORKS[name]
-    path = shipped.DATA_FOLDER / f"{name}.safetensors" if network.family != "imagenet" else data / network.file
-    if not path.is_file():
-        return network.torchvision
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    if network.family != "imagenet":
+        return hashlib.sha256((shipped.DATA_FOLDER / f"{name}.safetensors").read_bytes()).hexdigest()[:12]
+    path = data / network.file
+    found = hashlib.sha256(path.read_bytes() if path.is_file() else network.torchvision.encode())
+    found.update(repr([(path.name, path.stat().st_size, label) for path, label in _pictures(data)]).encode())
+    return found.hexdigest()[:12]
 
 
 def test_data(name: str, data: Path) -> str | None:

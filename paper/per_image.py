@@ -26,19 +26,25 @@ def draw(results: Results) -> Any:
         places = np.arange(1, len(order) + 1)
         values = np.array([scores[i]["score"] for i in order])
         low, high = (np.array([scores[i][end] for i in order]) for end in ("score_low", "score_high"))
-        errors = np.abs(np.stack([values - low, high - values]))
+        errors = np.maximum(np.stack([values - low, high - values]), 0.0)
         axis.errorbar(
             places, values, errors, fmt="o", ms=3, lw=0.8, color=figure.COLOURS["CLEVER"], label="CLEVER, 95% interval"
         )
         axis.plot(
             places, [distortions.get(i, np.nan) for i in order], "^", ms=3.5, color=figure.COLOURS["CW"], label="CW"
         )
+        failed = [place for place, i in zip(places, order, strict=True) if not np.isfinite(distortions.get(i, np.inf))]
+        if failed:
+            axis.plot(
+                failed, [0.97] * len(failed), "x", ms=4, color=figure.COLOURS["CW"], label="CW failed",
+                transform=axis.get_xaxis_transform(),
+            )  # fmt: skip
         axis.set(title=results.title(name), xlabel="image, by CW's distortion", ylim=(0, None))
         if len(places) <= 10:
             axis.set_xticks(places)
             axis.set_xlim(0.5, len(places) + 0.5)
     axes[0, 0].set_ylabel("l2 distance")
-    figure.legend(made, axes[0, 0])
+    figure.legend(made, *axes[0])
     return made
 
 

@@ -26,6 +26,7 @@ B = np.array([0.4, 0.3, 0.35])
 V = np.array([1.0, 0.8, -1.1])  # weights of the margin g = V relu(W x + B)
 RADII = (0.7, 1.6)
 DRAWN = 20_000
+LABELLED = -0.6 * math.pi  # the direction in which discs have their names
 RIGHT = 2.6  # end of the axis, beyond the largest norm
 
 
@@ -116,7 +117,10 @@ def draw() -> Any:
     angles = np.linspace(0.0, 2.0 * math.pi, 300)
     for radius, colour, dash in zip(RADII, colours, ("--", "-"), strict=True):
         plane.plot(radius * np.cos(angles), radius * np.sin(angles), dash, color=colour, lw=1.6)
-        plane.annotate(f"R = {radius:g}", (0.0, -radius), ha="center", va="bottom", color="black", fontsize=7)
+        plane.annotate(
+            f"R = {radius:g}", (radius * math.cos(LABELLED), radius * math.sin(LABELLED)), ha="center", va="center",
+            fontsize=7, bbox={"fc": "white", "ec": colour, "lw": 0.7, "pad": 1.5},
+        )  # fmt: skip
         values, shares = distribution(radius)
         heights = np.concatenate([[0.0], np.cumsum(shares)])
         ends = [0.0, *values, RIGHT]
@@ -124,7 +128,7 @@ def draw() -> Any:
         found = np.sort(sampled(radius))
         marks = np.linspace(0.05, RIGHT - 0.05, 29)
         below = np.searchsorted(found, marks, side="right") / len(found)
-        staircase.plot(marks, below, "o", ms=2.2, color=colour, mec="none", label=f"{DRAWN:,} points")
+        staircase.plot(marks, below, "o", ms=2.2, color=colour, mec="none", label=f"{DRAWN:,} points, R = {radius:g}")
     plane.plot([0], [0], "k+", ms=6)
     plane.set(xlim=(-edge, edge), ylim=(-edge, edge), xlabel="x1", ylabel="x2", title="three units, seven regions")
     made.colorbar(picture, ax=plane, label="gradient norm", shrink=0.9)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from pathlib import Path
 
 import torch
 
-from paper import above, accuracy, ks, radius, targeted, timing, untargeted
+from cleverscore.zoo.train import RECIPES
+from paper import above, accuracy, blocks, ks, radius, targeted, timing, untargeted
 from paper.command import HERE, Product, main
 from paper.findings import findings
 from paper.networks import NETWORKS
@@ -92,33 +92,38 @@ def _computed(results: Results) -> str:
     """What the page rests on."""
     missing = [network.title for name, network in NETWORKS.items() if name not in results.names]
     left_out = f" Left out: {', '.join(missing)}." if missing else ""
+    smaller = "" if results.full else " Blocks are smaller than the paper's 1024, so that they see smaller maxima."
     lines = [
         "| network | images | blocks | CW | I-FGSM | blocks compared | released code |",
         "|---|--:|---|---|---|---|---|",
     ]
     for name in results.names:
         size = results.sizes[name]
-        many = f"{size.many} images, {size.words('many')}" if size.many else "–"
+        many = f"{size.many} image{'s' * (size.many > 1)}, {size.words('many')}" if size.many else "–"
         released = f"{size.released} images" if size.released else "–"
         lines.append(
             f"| {results.title(name)} | {size.images} | {size.words('clever')} | {size.words('cw')} | "
             f"{size.words('ifgsm')} | {many} | {released} |"
         )
     return (
-        f"## What was computed\n\nSizes: {'the paper’s' if results.full else 'quick'}, on {os.cpu_count()} cores "
-        f"({platform.machine()}), torch {torch.__version__}.{left_out} Images are the first ones of the test set that "
-        "the network classifies correctly. Attacked images that an attack did not move are left out of its average, "
-        "and the count says so. I-FGSM's cross-entropy is taken at a temperature where logits are so far apart that it "
-        "has no gradient, as in the distilled networks; the paper takes more iterations there. Blocks are smaller than "
-        f"the paper's 1024, so that end-points are lower and scores somewhat higher.\n\n{chr(10).join(lines)}\n"
+        f"## What was computed\n\nSizes: {'the paper’s' if results.full else 'quick'}; torch {torch.__version__}."
+        f"{left_out} Images are those that the network classifies correctly: the first ones of the MNIST and CIFAR-10 "
+        "test sets, and of the ImageNet pictures some in random order. Images that an attack did not move are left out "
+        "of its average, and brackets in the tables say how many are left. I-FGSM's cross-entropy is taken at a "
+        "temperature where logits are so far apart that its gradient is lost in rounding, as in the distilled "
+        "networks; the paper takes more iterations there. The end-point is fitted with a weak penalty "
+        f"({blocks.PENALTY:g}, see docs/statistics.md), where the paper takes plain maximum likelihood.{smaller}\n\n"
+        f"{chr(10).join(lines)}\n"
     )
 
 
 def _training() -> str:
+    epochs = [recipe.epochs for recipe in RECIPES.values()]
     return (
-        "Trained here by `cleverscore.zoo.train` (SGD with Nesterov momentum, cosine schedule, 5 to 20 epochs; the "
-        "recipes are in that file). Distillation at temperature 100; bounded ReLU clips every activation to [0, 1]. "
-        "The ImageNet networks are other people's weights; MobileNet is v1 (with torchvision: v2).\n"
+        f"Trained here by `cleverscore.zoo.train` (SGD with Nesterov momentum, cosine schedule, {min(epochs)} to "
+        f"{max(epochs)} epochs; the recipes are in that file). Distillation at temperature 100; bounded ReLU clips "
+        "every activation to [0, 1]. The ImageNet networks are other people's weights; "
+        "MobileNet is v1 (with torchvision: v2).\n"
     )
 
 

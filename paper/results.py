@@ -80,10 +80,19 @@ class Mean:
     @property
     def images(self) -> str:
         """How many images it is over: "20", or "18 of 20" where some have none."""
-        return str(self.count) if self.used == self.count else f"{self.used} of {self.count}"
+        return images_text(self.used, self.count)
 
     @classmethod
     def of(cls, values: list[float]) -> Mean:
         """Of the values that are numbers; a failed attack's is infinite."""
         good = [value for value in values if math.isfinite(value)]
         return cls(float(np.mean(good)) if good else math.nan, len(good), len(values))
+
+
+def images_text(used: int, count: int) -> str:
+    """How many images something is over.
+
+    >>> images_text(20, 20), images_text(1, 3)
+    ('20', '1 of 3')
+    """
+    return str(count) if used == count else f"{used} of {count}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -64,15 +65,17 @@ class Table:
         return f"{value:.{digits}f}{self.unit}"
 
     def _lines(self) -> list[list[str]]:
-        """A line for each network: ours, and the paper's in parentheses."""
+        """A line for each network: ours, in brackets its images where they are others, the paper's in parentheses."""
         found = {(cell.network, cell.column): cell for cell in self.cells}
         lines = []
         for network in dict.fromkeys(cell.network for cell in self.cells):
             line = [NETWORKS[network].title]
+            usual, _ = Counter(cell.images for cell in self.cells if cell.network == network).most_common(1)[0]
             for column in self.columns:
                 cell = found.get((network, column))
                 published = "" if cell is None or cell.paper is None else f" ({self.text(cell.paper)})"
-                line.append("–" if cell is None else self.text(cell.ours) + published)
+                fewer = "" if cell is None or cell.images in ("–", usual) else f" [{cell.images}]"
+                line.append("–" if cell is None else self.text(cell.ours) + fewer + published)
             lines.append(line)
         return lines
 

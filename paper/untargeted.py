@@ -52,7 +52,8 @@ def tables(results: Results) -> list[Table]:
             "untargeted",
             "Untargeted distortion and CLEVER, averages",
             "Ours, and the paper's in parentheses. CW minimises l2, its linf is that of the same examples; I-FGSM the "
-            "other way round. CLEVER is sampled as the paper says (ball of radius 5) and as the released code does.",
+            "other way round. CLEVER is sampled as the paper says (ball of radius 5) and as the released code does. "
+            "Brackets: over how many images, where they are not all.",
             tuple(cells(results)),
         )
     ]

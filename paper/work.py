@@ -116,7 +116,12 @@ class Kept:
             content = json.loads((self.folder / unit.file).read_text())
         except (OSError, ValueError):
             return None
-        return content["rows"] if content["weights"] == fingerprint(unit.network, self.data) else None
+        rows: Rows = content["rows"]
+        if content["weights"] != fingerprint(unit.network, self.data):
+            return None
+        if unit.question.kind == "accuracy" and not rows[0]["images"] and test_data(unit.network, self.data):
+            return None  # its test images were not there then, and are now
+        return rows
 
     def save(self, unit: Unit, rows: Rows, seconds: float) -> None:
         """Keep what a unit found, whole or not at all."""
@@ -229,7 +234,9 @@ def _timed(classifier: cs.Classifier, x: Any) -> dict[str, Any]:
     size = max(1, min(103, round(TIMED_SECONDS / 10 / (each.seconds / each.points))))
     began = time.perf_counter()
     cs.clever(classifier, x, targets="runner_up", blocks=10, block_size=size, progress=False)
-    return {"seconds": (time.perf_counter() - began) / (10 * size) * 1024, "gradients": 10 * size}
+    seconds = (time.perf_counter() - began) / (10 * size) * 1024
+    device = "a GPU" if classifier.device.type != "cpu" else f"{os.cpu_count()} cores of a CPU"
+    return {"seconds": seconds, "gradients": 10 * size, "machine": device}
 
 
 def in_turn(units: Sequence[Unit], data: Path) -> Iterator[tuple[Unit, Rows, float]]:

@@ -176,7 +176,7 @@ def test_papers_ifgsm_is_a_plain_loop(relu: cs.Classifier) -> None:
         y = x.clone()
         for _ in range(50):
             y.requires_grad_(True)
-            loss = nn.functional.cross_entropy(relu(y), predicted, reduction="sum")
+            loss = nn.functional.cross_entropy(relu(y).double(), predicted, reduction="sum")
             (gradient,) = torch.autograd.grad(loss, y)
             y = (y.detach() + epsilon / 50 * gradient.sign()).clamp(0.0, 1.0)
         sizes = (y - x).abs().amax(1)
@@ -196,6 +196,19 @@ def test_ifgsm_sees_through_saturated_logits(relu: cs.Classifier) -> None:
     assert nn.functional.softmax(steep(x), 1).max(1).values.min() == 1.0  # nothing left of the other classes
     found = cs.attack(steep, x, "ifgsm")
     assert found.success.all() and found.linf == pytest.approx(plain.linf, rel=0.5)
+
+
+@pytest.mark.parametrize("scale", [1.0, 8.0, 30.0])
+def test_ifgsm_pushes_the_predicted_class_down(scale: float) -> None:
+    """All logits rise along x, the predicted one most: only its own gradient shows the way, which is down."""
+    layer = nn.Linear(4, 3)
+    with torch.no_grad():
+        layer.weight.copy_(scale * torch.tensor([1.0, 0.02, 0.01])[:, None].expand(3, 4))
+        layer.bias.copy_(scale * torch.tensor([-0.4, 0.0, 0.0]))
+    classifier, x = cs.Classifier(layer, bounds=(0.0, 1.0)), torch.full((1, 4), 0.9)
+    found = cs.attack(classifier, x, "ifgsm")
+    nearest = 0.9 - 0.4 / (4 * 0.98)  # where logits 0 and 1 meet
+    assert found.success.all() and nearest <= found.linf[0] <= 0.8 + 1e-6
 
 
 class Times(nn.Module):

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paper import blocks, command, planes, sizes, untargeted, work
+from paper import above, blocks, command, findings, planes, sizes, untargeted, work
 from paper.__main__ import PRODUCTS
-from paper.networks import KINDS, LARGE, NETWORKS, SMALL, missing, subjects_of
-from paper.radius import RADII, question
+from paper.networks import KINDS, LARGE, NETWORKS, SMALL, fingerprint, missing, subjects_of
+from paper.radius import METHODS
 from paper.results import Results
 from paper.tables import Cell, Table, published
 from paper.work import Kept, Question, Unit, clever, units_of
@@ -197,9 +197,54 @@ def test_a_disc_cut_in_half() -> None:
 
 def test_a_question_may_name_its_radius() -> None:
     one = replace(TINY, images=1, group=1)
-    rows = {radius: work.run(units_of("mnist-mlp", question(radius), one)[0], NOTHING) for radius in RADII}
-    assert {row["radius"] for row in rows[5.0]} == {5.0} and {row["radius"] for row in rows[0.1]} == {0.1}
-    assert question(5.0) == clever("inf")
+    units = {title: units_of("mnist-mlp", clever("inf", method), one)[0] for title, method in METHODS.items()}
+    radii = {title: {row["radius"] for row in work.run(unit, NOTHING)} for title, unit in units.items()}
+    assert radii == {"radius 5": {5.0}, "radius 0.1": {0.1}, "released code": {3.0}}
+
+
+def test_an_attack_that_failed_bounds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Results(Kept(NOTHING, NOTHING), sizes.QUICK, LARGE, False, NOTHING)
+    scores = {1: {"score": 2.0}, 2: {"score": 2.0}, 3: {"score": 0.5}}
+    monkeypatch.setattr(Results, "scores", lambda *_, **__: scores)
+    monkeypatch.setattr(Results, "distortions", lambda *_: {1: 1.0, 2: math.inf, 3: 1.0})
+    assert above.counts(found, "resnet50", "cw", "2", "random") == (1, 2, 3)
+    cell = above.cells(found)[0]
+    assert (cell.ours, cell.images) == (50.0, "2 of 3")
+    assert "linf 18 of 36 (50%; the paper 0.0% on average" in findings._imagenet(found).figures
+    monkeypatch.setattr(Results, "distortions", lambda *_: {1: math.inf})
+    assert math.isnan(above.cells(found)[0].ours)
+
+
+def test_cells_over_fewer_images_say_so() -> None:
+    cells = tuple(Cell("mnist-mlp", f"{i}", None, 1.0, images, "-") for i, images in enumerate(("20", "3 of 20", "20")))
+    assert "| 1.000 | 1.000 [3 of 20] | 1.000 |" in Table("t", "Title", "Note.", cells).markdown()
+
+
+def test_other_pictures_are_other_results(tmp_path: Path) -> None:
+    (tmp_path / "imagenet").mkdir()
+    (tmp_path / "resnet50.onnx").write_bytes(b"weights")
+    (tmp_path / "imagenet" / "007_cock.png").write_bytes(b"picture")
+    before = fingerprint("resnet50", tmp_path)
+    fingerprint.cache_clear()
+    assert fingerprint("resnet50", tmp_path) == before
+    (tmp_path / "imagenet" / "008_hen.png").write_bytes(b"picture")
+    fingerprint.cache_clear()
+    assert fingerprint("resnet50", tmp_path) != before
+
+
+def test_an_accuracy_is_computed_once_its_images_are_there(tmp_path: Path) -> None:
+    kept, unit = Kept(tmp_path / "units", tmp_path), units_of("mnist-mlp", Question("accuracy"), TINY)[0]
+    rows = [{"accuracy": math.nan, "images": 0, "parameters": 1}]
+    kept.save(unit, rows, 1.0)
+    assert kept.rows(unit) is not None
+    (tmp_path / "mnist").mkdir()
+    assert kept.rows(unit) is None
+
+
+def test_verdicts() -> None:
+    words = [findings._share(good, 4) for good in range(5)]
+    assert words == [findings.NOT, findings.HARDLY, findings.HALF, findings.MOSTLY, findings.HOLDS]
+    assert findings._share(0, 0) == findings.UNKNOWN
 
 
 def test_questions_have_names_of_their_own() -> None:

@@ -29,7 +29,8 @@ from cleverscore.errors import MissingExtraError
 # The eight of section 5.2, as shares of the box's width.
 EPSILONS = (0.01, 0.025, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0)
 PAPER_CONSTANT = 0.01
-LARGEST_MARGIN = 40.0  # exp(-40) is still a number with a gradient
+# The gradient of the cross-entropy holds p - 1 of the predicted class, which keeps its digits up to such margins.
+LARGEST_MARGIN = {torch.float64: 30.0, torch.float32: 10.0}
 ELASTIC_NET = 0.01  # EAD's weight of the l1 norm, as its authors have it
 
 
@@ -46,9 +47,12 @@ def load_foolbox() -> ModuleType:
 
 
 class _UnitBox(nn.Module):
-    """The classifier on coordinates u in [0, 1]: x = low + width u, row by row; logits over a temperature."""
+    """The classifier on coordinates u in [0, 1]: x = low + width u, row by row.
 
-    def __init__(self, goal: Goal, temperature: torch.Tensor | float = 1.0) -> None:
+    With a temperature, logits are divided by it, and have its precision.
+    """
+
+    def __init__(self, goal: Goal, temperature: torch.Tensor | None = None) -> None:
         super().__init__()
         self.goal = goal
         self.width = goal.high - goal.low
@@ -67,7 +71,7 @@ class _UnitBox(nn.Module):
     def forward(self, u: torch.Tensor) -> torch.Tensor:
         """Logits."""
         logits = self.goal.classifier.logits((self.goal.low + self.width * u).to(self.goal.x.dtype))
-        return logits.to(u.dtype) / self.temperature
+        return logits.to(u.dtype) if self.temperature is None else logits.to(self.temperature.dtype) / self.temperature
 
 
 def run(goal: Goal, name: str, *, p: float, effort: Effort, seed: int) -> torch.Tensor:
@@ -90,13 +94,14 @@ def run(goal: Goal, name: str, *, p: float, effort: Effort, seed: int) -> torch.
 
 def _temperature(goal: Goal) -> torch.Tensor:
     """A temperature for each input, (n, 1): 1 unless its logits are too far apart for the cross-entropy's gradient."""
+    precise = torch.float32 if goal.x.device.type == "mps" else torch.float64  # Apple's GPUs have no doubles
     with torch.no_grad():
-        best = goal.classifier.logits(goal.x).topk(2, dim=1).values.float()
-    return ((best[:, :1] - best[:, 1:]) / LARGEST_MARGIN).clamp_min(1.0)
+        best = goal.classifier.logits(goal.x).topk(2, dim=1).values.to(precise)
+    return ((best[:, :1] - best[:, 1:]) / LARGEST_MARGIN[precise]).clamp_min(1.0)
 
 
 def _run(
-    foolbox: Any, goal: Goal, method: Any, *, temperature: torch.Tensor | float = 1.0, **arguments: Any
+    foolbox: Any, goal: Goal, method: Any, *, temperature: torch.Tensor | None = None, **arguments: Any
 ) -> torch.Tensor:
     """What one of foolbox's attacks returns, in the classifier's units; the input where it returns a black image."""
     model = _UnitBox(goal, temperature).eval()
