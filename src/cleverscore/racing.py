@@ -3,8 +3,8 @@
 An untargeted score is a minimum, so a target whose score cannot become the smallest needs no more gradients. All
 targets of an input see the same points, so their scores are compared in pairs: on random halves of the blocks drawn so
 far, the difference of two log scores has about the spread that the difference on all of them has. A target is out when
-that difference is `DROP_DEVIATIONS` of its standard deviations above zero. This asks what the estimator will say after
-all blocks, which is much better known than where the true end-point lies.
+that difference is far enough above zero, in standard deviations. This asks what the estimator will say after all
+blocks, which is much better known than where the true end-point lies, and the better the fewer blocks are left.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ Array = npt.NDArray[np.float64]
 
 FIRST_LOOK = 32  # blocks; below, a tail fit tells little
 HALVES = 24  # random halves per look: their standard deviation is known to 15%
-# One comparison in a thousand would go wrong if log scores were normal; a wrong one only swaps near ties.
-DROP_DEVIATIONS = 3.0
+# Of n blocks out of N, the log score differs from that of all N by about sqrt(1 - n / N) times its own standard error.
+# The estimates have heavier tails than a normal law, above all for few blocks, so it takes four of these; and never
+# fewer than three of the standard error itself, so that a rival's true score is hardly the smallest, either.
+DROP_DEVIATIONS, LEAST_DEVIATIONS = 4.0, 3.0
 HALVES_SEED = 0x68616C76
 
 # With more targets than this, single points are looked at before blocks are drawn.
@@ -164,11 +166,11 @@ class Race:
         active = self.active
         maxima = np.stack([self.maxima[t] for t in active])
         fits = tails.fit(maxima, penalty=self.penalty)
-        intervals = tails.interval(maxima, fits, level=self.level, looks=len(self.looks))
         margins = self.margins[active]
-        values, low, high = (
-            capped_ratio(margins, constants, self.limit) for constants in (fits.location, intervals.high, intervals.low)
-        )
+        values = capped_ratio(margins, fits.location, self.limit)
+        logs, needed = self._halves(active, maxima), self._needed(maxima.shape[1])
+        intervals = tails.interval(maxima, fits, level=self.level, looks=len(self.looks))
+        low, high = (capped_ratio(margins, ends, self.limit) for ends in (intervals.high, intervals.low))
         for i, t in enumerate(active):
             if fits.outcome[i] in (FitOutcome.CONSTANT, FitOutcome.ZERO):
                 self.stopped[t] = EXACT
@@ -177,19 +179,22 @@ class Race:
             elif _narrow(values[i], low[i], high[i], self.stopping.tolerance):
                 self.stopped[t] = NARROW
         finished = [values[i] for i, t in enumerate(active) if self.stopped[t]]
-        logs = self._halves(active, maxima)
         if self.stopping.race and logs is not None:
-            self._drop(active, logs, values)
+            self._drop(active, logs, values, needed)
         if self.stopping.threshold is not None:
-            self._decide(active, logs, values, low, high)
+            self._decide(active, logs, values, low, high, needed)
         self._record = min([self._record, *finished])
         if self.drawn >= self.looks[-1]:
             self.stop(ALL_BLOCKS)
 
     def _halves(self, active: list[int], maxima: Array) -> Array | None:
-        """Log scores (halves, targets) from random halves of the blocks; None where they are too few to be fit."""
+        """Log scores (halves, targets) from random halves of the blocks.
+
+        None where they are too few to be fit, or there is nothing to compare.
+        """
         half = maxima.shape[1] // 2
-        if half < 10 or not (self.stopping.race or self.stopping.threshold is not None):
+        alone = len(active) == 1 and math.isinf(self._record)
+        if half < 10 or (self.stopping.threshold is None and (alone or not self.stopping.race)):
             return None
         generator = np.random.default_rng([HALVES_SEED, maxima.shape[1]])
         picks = np.argsort(generator.random((HALVES, maxima.shape[1])), axis=1)[:, :half]
@@ -198,7 +203,7 @@ class Race:
         logs: Array = np.log(np.maximum(capped_ratio(self.margins[active], locations, self.limit), 1e-300))
         return logs
 
-    def _drop(self, active: list[int], logs: Array, values: Array) -> None:
+    def _drop(self, active: list[int], logs: Array, values: Array, needed: float) -> None:
         """Take out targets whose score stays above the best one's."""
         if len(self.targets) == 1 or np.isnan(values).any():
             return
@@ -213,10 +218,16 @@ class Race:
             else:
                 gap = math.log(max(values[i], 1e-300)) - own
                 spread = float((logs[:, i] - logs[:, best]).std(ddof=1))
-            if gap > 0.0 and gap > DROP_DEVIATIONS * spread:
+            if gap > 0.0 and gap > needed * spread:
                 self.stopped[t] = LOST
 
-    def _decide(self, active: list[int], logs: Array | None, values: Array, low: Array, high: Array) -> None:
+    def _needed(self, drawn: int) -> float:
+        """Standard deviations that tell after so many blocks what will be after all."""
+        return max(LEAST_DEVIATIONS, DROP_DEVIATIONS * math.sqrt(1.0 - drawn / self.looks[-1]))
+
+    def _decide(
+        self, active: list[int], logs: Array | None, values: Array, low: Array, high: Array, needed: float
+    ) -> None:
         """End where the score after all blocks will be on the same side of the threshold; one below ends the race."""
         threshold = self.stopping.threshold
         assert threshold is not None  # the caller asked
@@ -227,7 +238,7 @@ class Race:
             clear = high[i] < threshold if below else low[i] >= threshold
             if not clear and logs is not None and threshold > 0.0:
                 gap = abs(math.log(max(values[i], 1e-300) / threshold))
-                clear = gap > DROP_DEVIATIONS * float(logs[:, i].std(ddof=1))
+                clear = gap > needed * float(logs[:, i].std(ddof=1))
             if clear and below:
                 self.stop(DECIDED)
             elif clear and not self.stopped[t]:
