@@ -369,6 +369,7 @@ def test_help_and_version() -> None:
     assert "score" in in_a_new_process("--help").stdout
     assert cs.__version__ in cleverscore("--version").stdout
     unknown = in_a_new_process("unknown")
-    assert unknown.returncode == 2 and "No such command" in unknown.stderr
+    assert unknown.returncode == 2
+    assert unknown.stderr.splitlines()[0].startswith("error: No such command") and "--help" in unknown.stderr
     absent = in_a_new_process("show", "no/such/run")
     assert absent.returncode == 2 and absent.stderr.startswith("error: no/such/run holds no run")

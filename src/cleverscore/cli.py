@@ -26,7 +26,11 @@ def main() -> None:
         note(f"error: {error}")
         sys.exit(2)
     except click.ClickException as error:
-        error.show()
+        context = getattr(error, "ctx", None)
+        if len(sys.argv) == 1:
+            error.show()  # nothing was asked for: the help
+        else:
+            note(f"error: {error.format_message()}" + (f"\noptions: {context.command_path} --help" if context else ""))
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         note("interrupted")
