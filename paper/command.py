@@ -19,6 +19,7 @@ from paper.tables import Table
 from paper.work import Kept, Question, Unit, in_turn, on_ray, units_of
 
 HERE = Path(__file__).parent
+FEW_TABLES, FEW_FILES = 3, 12
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,12 @@ def tables_product(
 
 def arguments(description: str | None, given: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    # As the program was called: Python says __main__.py of a package.
+    called = Path(sys.argv[0])
+    name = "paper" if called.stem == "__main__" else f"paper.{called.stem}"
+    parser = argparse.ArgumentParser(
+        f"python -m {name}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--quick", action="store_true", help="small sizes, for two cores (the default)")
     sizes.add_argument("--full", action="store_true", help="the paper's sizes, for a cluster")
@@ -69,13 +75,17 @@ def main(products: Sequence[Product], description: str | None, given: Sequence[s
     options = arguments(description, given)
     wanted = [name for name in NETWORKS if any(name in product.networks for product in products)]
     wanted = [name for name in wanted if not options.only or name in options.only]
-    lacking = {name: text for name in wanted if (text := missing(name, options.data)) is not None}
-    for text in lacking.values():
-        say(text)
+    lacking = {name: texts for name in wanted if (texts := missing(name, options.data))}
+    for text in dict.fromkeys(text for texts in lacking.values() for text in texts):
+        titles = ", ".join(NETWORKS[name].title for name, texts in lacking.items() if text in texts)
+        say(f"{titles}: {text}")
     if any(Question("accuracy") in product.needs for product in products) and not (options.data / "mnist").is_dir():
         say(f"{options.data / 'mnist'} is not there: test accuracies of the MNIST networks are left out")
     if lacking and not options.available:
-        say("nothing was computed; get these files, or leave those networks out with --available")
+        say(
+            "nothing was computed; get these files and name their folder with --data (make: DATA=folder), or leave "
+            "those networks out with --available (make: OPTIONS=--available)"
+        )
         return 2
     names = tuple(name for name in wanted if name not in lacking)
     sizes = FULL if options.full else QUICK
@@ -84,7 +94,8 @@ def main(products: Sequence[Product], description: str | None, given: Sequence[s
     todo = [unit for unit in units if results.kept.rows(unit) is None]
     # One network after the other: it is loaded once.
     todo.sort(key=lambda unit: names.index(unit.network))
-    say(f"{len(units) - len(todo)} of {len(units)} units of work are there already" if units else "nothing to compute")
+    if units:
+        say(f"{len(units) - len(todo)} of {len(units)} units of work are there already")
     if (options.full and todo) or options.estimate:
         _say_cost(results, todo)
         if options.estimate:
@@ -94,9 +105,26 @@ def main(products: Sequence[Product], description: str | None, given: Sequence[s
     except KeyboardInterrupt:
         say("interrupted; what is done is kept, and the same command goes on from there")
         return 130
+    began = time.time()
     for product in products:
         product.make(results)
+    _say_what_was_made(options.out, began)
     return 0
+
+
+def _say_what_was_made(out: Path, began: float) -> None:
+    """Names of the files that were written, and a table or two as it is."""
+    folders = [out / "tables", out / "figures"]
+    paths = sorted(path for folder in folders if folder.is_dir() for path in folder.iterdir())
+    # Clocks of files are coarser than ours.
+    made = [path for path in paths if path.stat().st_mtime >= began - 1.0]
+    tables = [path for path in made if path.suffix == ".md"]
+    if len(tables) <= FEW_TABLES:
+        for path in tables:
+            print(path.read_text(encoding="utf-8"))
+    names = ", ".join(path.name for path in made) if len(made) <= FEW_FILES else f"{len(made)} files"
+    if made:
+        say(f"written to {out}: {names}")
 
 
 def _units(product: Product, names: Iterable[str], sizes: dict[str, Size]) -> list[Unit]:
@@ -113,6 +141,8 @@ def _compute(results: Results, todo: Sequence[Unit], address: str | None) -> Non
     data = results.kept.data
     began = time.perf_counter()
     done = in_turn(todo, data) if address is None else on_ray(todo, data, address)
+    if todo and address is None:
+        say(f"computing, beginning with {todo[0]}")
     for i, (unit, rows, seconds) in enumerate(done, 1):
         results.kept.save(unit, rows, seconds)
         say(f"[{i}/{len(todo)}, {duration(time.perf_counter() - began)}] {unit}: {seconds:.1f} s")
@@ -120,6 +150,7 @@ def _compute(results: Results, todo: Sequence[Unit], address: str | None) -> Non
 
 def _say_cost(results: Results, todo: Sequence[Unit]) -> None:
     """What is still to be computed costs about this, on this machine."""
+    say("measuring each network for a few seconds; other work on this machine makes it look slower")
     total = 0.0
     for name in dict.fromkeys(unit.network for unit in todo):
         classifier = classifier_of(name, results.kept.data)
@@ -145,7 +176,7 @@ def _say_cost(results: Results, todo: Sequence[Unit]) -> None:
             }[unit.question.kind]
             seconds += images * per_image
         total += seconds
-        say(f"{NETWORKS[name].title}: about {duration(seconds)} on this machine")
+        say(f"{NETWORKS[name].title}: about {duration(seconds)}")
     say(f"together about {duration(total)} on this machine; {len(todo)} units of work can run at the same time")
 
 

@@ -84,27 +84,28 @@ class Subjects:
         return len(self.ids)
 
 
-def missing(name: str, data: Path) -> str | None:
-    """What is not there of a network's files, and where to get it; None if all is."""
+def missing(name: str, data: Path) -> list[str]:
+    """What is not there of a network's files, and where to get it."""
     network = NETWORKS[name]
     if network.family == "cifar" and not (data / "cifar-10-batches-bin" / "test_batch.bin").is_file():
-        return (
-            f"{network.title}: {data / 'cifar-10-batches-bin'} is not there; unpack cifar-10-binary.tar.gz from "
-            "https://www.cs.toronto.edu/~kriz/cifar.html into --data"
-        )
+        return [
+            f"{data / 'cifar-10-batches-bin'} is not there; unpack cifar-10-binary.tar.gz from "
+            f"https://www.cs.toronto.edu/~kriz/cifar.html into {data}"
+        ]
     if network.family != "imagenet":
-        return None
+        return []
+    found = []
     if not (data / network.file).is_file() and importlib.util.find_spec("torchvision") is None:
-        return (
-            f"{network.title}: {data / network.file} is not there; put an ONNX file of that name (inputs RGB in [0, "
-            f"1], {network.side} x {network.side}, outputs 1000 logits) into --data, or install torchvision"
+        found.append(
+            f"{data / network.file} is not there; put an ONNX file of that name there (inputs RGB in [0, 1], "
+            f"{network.side} x {network.side}, outputs 1000 logits), or install torchvision"
         )
     if not _pictures(data):
-        return (
-            f"{network.title}: {data / 'imagenet'} holds no pictures; put some of ImageNet's validation images there, "
-            "each in a sub-folder named by the number of its class, or with that number first in its name"
+        found.append(
+            f"{data / 'imagenet'} holds no pictures; put some of ImageNet's validation images there, each in a "
+            "sub-folder named by the number of its class, or with that number first in its name"
         )
-    return None
+    return found
 
 
 @lru_cache(maxsize=1)

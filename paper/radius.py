@@ -32,12 +32,13 @@ def cells(results: Results) -> list[Cell]:
                 found.append(
                     Cell(
                         network, f"CLEVER linf, {title}", paper[network, f"{KIND}_clever_linf"], mean.value,
-                        mean.images, size.words("clever"),
+                        mean.images, size.words("clever"), mean.error,
                     )
                 )  # fmt: skip
         mean = results.mean_distortion(network, "cw", "inf", KIND)
         column = f"{KIND}_cw_linf"
-        found.append(Cell(network, "CW linf", paper[network, column], mean.value, mean.images, size.words("cw")))
+        sizes = size.words("cw")
+        found.append(Cell(network, "CW linf", paper[network, column], mean.value, mean.images, sizes, mean.error))
     return found
 
 

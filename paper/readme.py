@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from paper.command import HERE, Product, main
 from paper.findings import findings
 from paper.networks import NETWORKS
 from paper.results import Results
-from paper.tables import Table
+from paper.tables import Cell, Table
 
 FIGURES = {
     "cone": ("cone", "Where the margin cannot reach zero: inside the cone of its Lipschitz constant."),
@@ -27,7 +28,11 @@ FIGURES = {
     "linf": ("linf", "linf distances by kind of target; the axis is logarithmic."),
     "gaps": ("gaps", "How far CW's distortion lies above CLEVER: share of images up to a gap (l2, random targets)."),
     "per-image": ("per_image", "Each image's score with its interval, and CW's distortion (l2, random targets)."),
-    "blocks": ("blocks", "Scores from the first 50, 100, 250 and all 500 blocks of the same sample (l2)."),
+    "blocks": (
+        "blocks",
+        "Scores from the first 50, 100, 250 and all 500 blocks of the same sample (l2), and CW's distortion "
+        "of the same images.",
+    ),
     "planes": (
         "planes",
         "A network with three hidden ReLU units in the plane: regions of equal gradient norm, and the exact "
@@ -37,12 +42,15 @@ FIGURES = {
 INTRODUCTION = """# The paper, computed again
 
 Tables and figures of T.-W. Weng et al., *Evaluating the Robustness of Neural Networks: An Extreme Value Theory
-Approach* (ICLR 2018), from this package. This page is written by `python -m paper.readme` from the results; no number
-in it is typed.
+Approach* (ICLR 2018), from this package. This page is written by `python -m paper.readme` from the results, as
+they are.
 
     make paper DATA=folder          # everything, in small sizes: an hour or two on two cores
     make paper-full DATA=folder     # the paper's sizes, for a cluster; prints what it will cost first
-    python -m paper.untargeted --quick --data folder      # one table alone; --help lists the options
+    .venv/bin/python -m paper.untargeted --quick --data folder      # one table alone; --help lists the options
+    .venv/bin/python -m paper.readme --quick --data folder          # this page, from what was computed
+
+`make paper` makes `.venv`, in which the package is. With `--out folder` results go there, and this page, too.
 
 Interrupt it whenever you like: every finished unit of work is kept in `paper/made/units`, and the same command goes on
 from there. On a Ray cluster add `--ray-address`.
@@ -84,7 +92,7 @@ def page(results: Results) -> str:
     flag = "--full" if results.full else "--quick"
     for module, group in made.items():
         for table in (table for table in group if table.cells):
-            parts.append(_every_cell(table, f"python -m paper.{module} {flag}"))
+            parts.append(_every_cell(table, f"python -m paper.{module} {flag} --data DATA"))
     return "\n".join(parts)
 
 
@@ -127,13 +135,18 @@ def _training() -> str:
     )
 
 
+def _with_error(table: Table, cell: Cell) -> str:
+    error = "" if math.isnan(cell.error) else f" ± {cell.error:.2g}"
+    return table.text(cell.ours) + error
+
+
 def _every_cell(table: Table, command: str) -> str:
     lines = [
-        f"| {NETWORKS[cell.network].title} | {cell.column} | {table.text(cell.paper)} | {table.text(cell.ours)} | "
+        f"| {NETWORKS[cell.network].title} | {cell.column} | {table.text(cell.paper)} | {_with_error(table, cell)} | "
         f"{cell.images} | {cell.sizes} |"
         for cell in table.cells
     ]
-    header = "| network | cell | paper | ours | images | sizes |\n|---|---|--:|--:|--:|---|\n"
+    header = "| network | cell | paper | ours ± standard error | images | sizes |\n|---|---|--:|--:|--:|---|\n"
     body = header + "\n".join(lines)
     return f"<details><summary>{table.title}: <code>{command}</code></summary>\n\n{body}\n\n</details>\n"
 
@@ -149,10 +162,8 @@ def write(results: Results, target: Path) -> None:
     target.write_text(page(results), encoding="utf-8")
 
 
-PRODUCT = Product("readme", (), (), make)
+PRODUCT = Product("readme", tuple(NETWORKS), (), make)
 
 
 if __name__ == "__main__":
-    from paper.__main__ import PRODUCTS
-
-    sys.exit(main([*PRODUCTS], __doc__))
+    sys.exit(main([PRODUCT], __doc__))

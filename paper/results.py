@@ -71,11 +71,12 @@ class Results:
 
 @dataclass(frozen=True)
 class Mean:
-    """An average over `used` of `count` images."""
+    """An average over `used` of `count` images, with its standard error."""
 
     value: float
     used: int
     count: int
+    error: float
 
     @property
     def images(self) -> str:
@@ -86,7 +87,8 @@ class Mean:
     def of(cls, values: list[float]) -> Mean:
         """Of the values that are numbers; a failed attack's is infinite."""
         good = [value for value in values if math.isfinite(value)]
-        return cls(float(np.mean(good)) if good else math.nan, len(good), len(values))
+        error = float(np.std(good, ddof=1)) / math.sqrt(len(good)) if len(good) > 1 else math.nan
+        return cls(float(np.mean(good)) if good else math.nan, len(good), len(values), error)
 
 
 def images_text(used: int, count: int) -> str:

@@ -25,6 +25,7 @@ class Cell:
     ours        what was computed here, NaN where nothing could be.
     images      over how many images.
     sizes       blocks, iterations and the like.
+    error       standard error of an average over images, NaN where it is none.
     """
 
     network: str
@@ -33,6 +34,7 @@ class Cell:
     ours: float
     images: str
     sizes: str
+    error: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -99,10 +101,11 @@ class Table:
         """A line for each cell."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["network", "column", "paper", "ours", "images", "sizes"])
+        writer.writerow(["network", "column", "paper", "ours", "standard_error", "images", "sizes"])
         for cell in self.cells:
             published = "" if cell.paper is None else cell.paper
-            writer.writerow([cell.network, cell.column, published, f"{cell.ours:.6g}", cell.images, cell.sizes])
+            error = "" if math.isnan(cell.error) else f"{cell.error:.3g}"
+            writer.writerow([cell.network, cell.column, published, f"{cell.ours:.6g}", error, cell.images, cell.sizes])
         return text.getvalue()
 
     def write(self, folder: Path) -> None:

@@ -28,7 +28,7 @@ def cells(results: Results) -> list[Cell]:
                 found.append(
                     Cell(
                         network, f"{title} {NORM_KEYS[norm]}", paper[network, column], mean.value,
-                        mean.images, size.words(attack),
+                        mean.images, size.words(attack), mean.error,
                     )
                 )  # fmt: skip
         for preset, title in PRESETS.items():
@@ -39,7 +39,7 @@ def cells(results: Results) -> list[Cell]:
                     found.append(
                         Cell(
                             network, f"{title} {NORM_KEYS[norm]}", paper[network, column], mean.value,
-                            mean.images, size.words("clever"),
+                            mean.images, size.words("clever"), mean.error,
                         )
                     )  # fmt: skip
     return found

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paper import above, blocks, command, findings, planes, sizes, untargeted, work
+from paper import above, blocks, command, findings, planes, readme, sizes, untargeted, work
 from paper.__main__ import PRODUCTS
 from paper.networks import KINDS, LARGE, NETWORKS, SMALL, fingerprint, missing, subjects_of
 from paper.radius import METHODS
@@ -64,7 +64,41 @@ def test_everything_is_written(made: Path) -> None:
         assert {f"{name}.png", f"{name}.svg"} <= figures
     page = (made / "README.md").read_text()
     assert "MNIST-MLP" in page and "## Findings" in page and "Left out" in page
-    assert "python -m paper.untargeted --quick" in page
+    assert "python -m paper.untargeted --quick --data DATA" in page and " ± " in page
+
+
+def columns(table: Path) -> list[str]:
+    """The header, and the columns of one network."""
+    header, *lines = table.read_text().splitlines()
+    return [header, *(line.split(",")[1] for line in lines if line.startswith("mnist-mlp,"))]
+
+
+def test_what_is_shown_was_made_by_this_program(made: Path) -> None:
+    """The tables that are shipped have the columns and the notes that the code writes."""
+    for path in (made / "tables").glob("*.csv"):
+        shipped = command.HERE / "made" / "tables" / path.name
+        assert columns(path) == columns(shipped), path.name
+        note = path.with_suffix(".md").read_text().split("\n")[0]
+        if path.stem not in ("accuracy", "timing"):  # whose notes hold counts
+            assert note == shipped.with_suffix(".md").read_text().split("\n")[0]
+
+
+def test_the_page_is_written_from_what_is_there(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "run", lambda *_: pytest.fail("computed"))
+    page = (made / "README.md").read_text()
+    (made / "README.md").unlink()
+    options = ["--data", str(NOTHING), "--out", str(made)]
+    assert command.main([readme.PRODUCT], None, ["--only", "mnist-cnn", *options]) == 0
+    assert "MNIST-CNN" in (made / "README.md").read_text()
+    assert command.main([readme.PRODUCT], None, ["--only", "mnist-mlp", *options]) == 0
+    assert (made / "README.md").read_text() == page
+
+
+def test_a_table_alone_is_printed(made: Path, capsys: pytest.CaptureFixture) -> None:
+    options = ["--only", "mnist-mlp", "--data", str(NOTHING), "--out", str(made)]
+    assert command.main([untargeted.PRODUCT], None, options) == 0
+    printed, said = capsys.readouterr()
+    assert "| MNIST-MLP |" in printed and "untargeted.csv" in said
 
 
 def test_a_table_says_what_was_computed(made: Path) -> None:
@@ -138,10 +172,12 @@ def test_missing_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture) 
     assert command.main(PRODUCTS, None, ["--data", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
     assert "cs.toronto.edu" in said and "resnet50.onnx" in said and "--available" in said
-    assert missing("mnist-cnn", tmp_path) is None
+    assert said.count("cs.toronto.edu") == 1 and "CIFAR-MLP, CIFAR-CNN, CIFAR-DD, CIFAR-BReLU: " in said
+    assert not missing("mnist-cnn", tmp_path) and len(missing("resnet50", tmp_path)) == 2
     for name in LARGE:
         (tmp_path / f"{name}.onnx").touch()
-    assert "no pictures" in (missing("resnet50", tmp_path) or "")
+    (text,) = missing("resnet50", tmp_path)
+    assert "no pictures" in text
 
 
 def test_sizes_of_the_paper_and_what_they_cost(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
@@ -175,7 +211,7 @@ def test_tables_in_three_forms() -> None:
     cells = (Cell("mnist-mlp", "A l2", 0.5, 0.25, "3", "12 x 4"), Cell("mnist-cnn", "A l2", None, math.nan, "0", "-"))
     table = Table("t", "Title", "Note 5%.", cells, digits=3)
     assert "| MNIST-MLP | 0.250 (0.500) |" in table.markdown() and "| MNIST-CNN | – |" in table.markdown()
-    assert "mnist-mlp,A l2,0.5,0.25,3,12 x 4" in table.csv()
+    assert "mnist-mlp,A l2,0.5,0.25,,3,12 x 4" in table.csv()
     assert r"MNIST-MLP & 0.250 (0.500) \\" in table.latex() and "tabular" in table.latex()
     assert table.text(0.0012) == "0.0012" and table.text(math.inf) == "∞"
 
