@@ -30,7 +30,7 @@ def main() -> None:
         if len(sys.argv) == 1:
             error.show()  # nothing was asked for: the help
         else:
-            note(f"error: {error.format_message()}" + (f"\noptions: {context.command_path} --help" if context else ""))
+            note(f"error: {error.format_message()}" + (f" (options: {context.command_path} --help)" if context else ""))
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         note("interrupted")
