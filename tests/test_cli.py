@@ -91,7 +91,9 @@ def test_exports_agree_and_have_the_documented_columns(full_run: tuple) -> None:
     table = rows(run)
     assert list(table.columns) == COLUMNS
     assert len(table) == 8 * 2 * (9 + 1)
-    parsed = json.loads(cleverscore("export", run, "--format", "json").stdout)
+    text = cleverscore("export", run, "--format", "json").stdout
+    parsed = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert [list(row) for row in parsed["rows"]] == [COLUMNS] * len(table)
     assert parsed["config"]["model"] == "zoo:mnist-mlp" and "torch" in parsed["versions"]
     assert [row["score"] for row in parsed["rows"]] == pytest.approx(table.score.tolist())
     out = run / "rows.parquet"

@@ -306,7 +306,9 @@ def test_a_run_is_kept_shown_exported_and_resumed(tmp_path: Path) -> None:
     table = rows(run)
     assert list(table.columns) == COLUMNS and len(table) == 6 and set(table.method) == {"sharp"}
     assert table.score_low.isna().all() and (table.gradients < 512_000 / 100).all()
-    parsed = json.loads(cleverscore("export", run, "--format", "json").stdout)
+    text = cleverscore("export", run, "--format", "json").stdout
+    parsed = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert all(row["score_low"] is None for row in parsed["rows"])
     assert [row["score"] for row in parsed["rows"]] == pytest.approx(table.score.tolist())
     out = run / "rows.parquet"
     assert cleverscore("export", run, "--format", "parquet", "--out", out).returncode == 0

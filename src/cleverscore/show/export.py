@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from cleverscore.errors import LoadError, MissingExtraError
 from cleverscore.norms import norm_name
 from cleverscore.run.reading import stored_scores
 from cleverscore.run.store import Store
-from cleverscore.score import COLUMNS, Scores
+from cleverscore.score import COLUMNS, Score, Scores
 from cleverscore.show.stored import stored_table
 
 
@@ -23,16 +26,17 @@ def write(store: Store, form: str, out: Path | None) -> None:
 
         _put(model_card(findings(store)).encode(), out)
         return
-    if form == "csv" and not (store.above() or store.below()):
-        _put(_plain_csv(stored_scores(store, maxima=False)).encode(), out)
+    if form in ("csv", "json") and not (store.above() or store.below()):
+        scores = stored_scores(store, maxima=False)
+        text = _plain_csv(scores) if form == "csv" else _json(store.meta, map(_known, scores.rows))
+        _put(text.encode(), out)
         return
     _, frame = stored_table(store, maxima=False)
     if form == "csv":
         content = frame.to_csv(index=False).encode()
     elif form == "json":
         # pandas writes NaN as null, which JSON has; Python's own writer would emit NaN, which it has not.
-        rows = json.loads(frame.to_json(orient="records", double_precision=15))
-        content = (json.dumps({**store.meta, "rows": rows}, indent=1) + "\n").encode()
+        content = _json(store.meta, json.loads(frame.to_json(orient="records", double_precision=15))).encode()
     else:
         buffer = io.BytesIO()
         try:
@@ -59,6 +63,27 @@ def _plain_csv(scores: Scores) -> str:
         )
     # A number that there is not is an empty cell; neighbours share a comma, so one pass sees only every second.
     return "\n".join([*lines, ""]).replace(",nan,", ",,").replace(",nan,", ",,")
+
+
+def _json(meta: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Settings and versions to be read, then a line for each row; Python's writer is slow where it has to indent."""
+    head = json.dumps(_finite(dict(meta)), indent=1).removesuffix("\n}")
+    lines = ",\n".join(map(json.JSONEncoder(check_circular=False).encode, rows))
+    return f'{head},\n "rows": [\n{lines}\n ]\n}}\n'
+
+
+def _finite(value: Any) -> Any:
+    """The same with words for numbers that JSON has not: the norm of linf is infinite."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _known(score: Score) -> dict[str, Any]:
+    """The columns of a row, None for a number that there is not: NaN alone differs from itself."""
+    return {name: value if value == value else None for name, value in zip(COLUMNS, score.cells(), strict=True)}
 
 
 def _quoted(text: str) -> str:
