@@ -15,10 +15,9 @@ from paper.work import NORMS, Question, clever
 
 def counts(results: Results, network: str, attack: str, norm: str, kind: str) -> tuple[int, int, int]:
     """Images with a score above the attack's distortion, images that it moved, and all images."""
-    scores = results.scores(network, norm, kind)
-    distortions = results.distortions(network, attack, norm, kind)
-    moved = [(row["score"], distortions[i]) for i, row in scores.items() if math.isfinite(distortions.get(i, math.inf))]
-    return sum(score > distortion for score, distortion in moved), len(moved), len(scores)
+    moved = results.pairs(network, attack, norm, kind)
+    higher = sum(score > distortion for score, distortion in moved)
+    return higher, len(moved), len(results.scores(network, norm, kind))
 
 
 def cells(results: Results) -> list[Cell]:

@@ -16,11 +16,9 @@ from paper.work import Question, clever
 KIND = "random"
 
 
-def pairs(results: Results, network: str, kind: str = KIND) -> list[tuple[float, float]]:
+def pairs(results: Results, network: str) -> list[tuple[float, float]]:
     """(score, distortion) of each image that CW moved."""
-    distortions = results.distortions(network, "cw", "2", kind)
-    found = [(row["score"], distortions.get(i, np.inf)) for i, row in results.scores(network, "2", kind).items()]
-    return [pair for pair in found if np.isfinite(pair[1])]
+    return results.pairs(network, "cw", "2", KIND)
 
 
 def draw(results: Results) -> Any:

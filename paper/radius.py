@@ -29,16 +29,10 @@ def cells(results: Results) -> list[Cell]:
         for title, method in METHODS.items():
             mean = results.mean_score(network, "inf", KIND, question=clever("inf", method))
             if mean.count:
-                found.append(
-                    Cell(
-                        network, f"CLEVER linf, {title}", paper[network, f"{KIND}_clever_linf"], mean.value,
-                        mean.images, size.words("clever"), mean.error,
-                    )
-                )  # fmt: skip
+                published_here = paper[network, f"{KIND}_clever_linf"]
+                found.append(Cell.average(network, f"CLEVER linf, {title}", published_here, mean, size.words("clever")))
         mean = results.mean_distortion(network, "cw", "inf", KIND)
-        column = f"{KIND}_cw_linf"
-        sizes = size.words("cw")
-        found.append(Cell(network, "CW linf", paper[network, column], mean.value, mean.images, sizes, mean.error))
+        found.append(Cell.average(network, "CW linf", paper[network, f"{KIND}_cw_linf"], mean, size.words("cw")))
     return found
 
 

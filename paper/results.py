@@ -55,6 +55,12 @@ class Results:
         key = NORM_KEYS[norm]
         return {row["input"]: row[key] for row in self.rows(network, Question(attack, kind))}
 
+    def pairs(self, network: str, attack: str, norm: str, kind: str) -> list[tuple[float, float]]:
+        """(score, distortion) of each image that an attack moved."""
+        distortions = self.distortions(network, attack, norm, kind)
+        found = [(row["score"], distortions.get(i, math.inf)) for i, row in self.scores(network, norm, kind).items()]
+        return [pair for pair in found if math.isfinite(pair[1])]
+
     def mean_score(self, network: str, norm: str, kind: str, *, question: Question | None = None) -> Mean:
         """The average score."""
         found = self.scores(network, norm, kind, question=question)

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from paper.networks import NETWORKS
+from paper.results import Mean
 
 PUBLISHED = Path(__file__).parent / "published"
 
@@ -35,6 +36,11 @@ class Cell:
     images: str
     sizes: str
     error: float = math.nan
+
+    @classmethod
+    def average(cls, network: str, column: str, paper: float | None, mean: Mean, sizes: str) -> Cell:
+        """The cell of an average over images."""
+        return cls(network, column, paper, mean.value, mean.images, sizes, mean.error)
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,7 @@ def cells(results: Results) -> list[Cell]:
                         mean = results.mean_score(network, norm, kind, question=question)
                     published_here = paper.get((network, f"{kind}_{method}_{key}"))
                     column = f"{KIND_TITLES[kind]} {title} {key}"
-                    found.append(
-                        Cell(network, column, published_here, mean.value, mean.images, size.words(method), mean.error)
-                    )
+                    found.append(Cell.average(network, column, published_here, mean, size.words(method)))
     return found
 
 

@@ -23,25 +23,16 @@ def cells(results: Results) -> list[Cell]:
         size = results.sizes[network]
         for attack, title in ATTACKS.items():
             for norm in NORMS:
-                mean = results.mean_distortion(network, attack, norm, "any")
-                column = f"{attack}_{NORM_KEYS[norm]}"
-                found.append(
-                    Cell(
-                        network, f"{title} {NORM_KEYS[norm]}", paper[network, column], mean.value,
-                        mean.images, size.words(attack), mean.error,
-                    )
-                )  # fmt: skip
+                key, mean = NORM_KEYS[norm], results.mean_distortion(network, attack, norm, "any")
+                published_here = paper[network, f"{attack}_{key}"]
+                found.append(Cell.average(network, f"{title} {key}", published_here, mean, size.words(attack)))
         for preset, title in PRESETS.items():
             for norm in NORMS:
+                key = NORM_KEYS[norm]
                 mean = results.mean_score(network, norm, "any", question=clever(norm, preset))
                 if mean.count:
-                    column = f"clever_{NORM_KEYS[norm]}"
-                    found.append(
-                        Cell(
-                            network, f"{title} {NORM_KEYS[norm]}", paper[network, column], mean.value,
-                            mean.images, size.words("clever"), mean.error,
-                        )
-                    )  # fmt: skip
+                    published_here = paper[network, f"clever_{key}"]
+                    found.append(Cell.average(network, f"{title} {key}", published_here, mean, size.words("clever")))
     return found
 
 

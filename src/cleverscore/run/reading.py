@@ -134,8 +134,9 @@ def radii_text(radii: Mapping[str, float]) -> str:
 
 def what_is_missing(store: Store) -> str | None:
     """That a run is not finished, and how far it is; None where it is."""
-    bounds = store.meta.get("bounds") or {}
-    wanted = int(store.meta.get("inputs", 0)) * len(StudyConfig.stored(store).norms)
+    meta = store.meta
+    bounds = meta.get("bounds") or {}
+    wanted = int(meta.get("inputs", 0)) * len(meta["config"]["norms"])
     begun = len(covered := store.covered())
     whole = len(store.done(covered))
     if whole >= wanted:
