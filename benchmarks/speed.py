@@ -2,8 +2,9 @@
 
 Every figure is taken in this run, ours and the peer's in turn. The peer (adversarial-robustness-toolbox 1.20.1)
 evaluates `pool_factor * batch_size` distinct points per target; we evaluate as many, and time is compared per distinct
-point, with the peer's tail fit replaced by nothing. The limit is (1 + targets) forward passes of floating-point
-operations per point at the rate that matrix multiplication reaches on the same threads.
+point, with the peer's tail fit replaced by nothing. What a run pays once for all its points (faster forms of the
+network made and checked, the chunk size probed) is a column of its own. The limit is (1 + targets) forward passes of
+floating-point operations per point at the rate that matrix multiplication reaches on the same threads.
 """
 
 from __future__ import annotations
@@ -30,12 +31,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import cleverscore as cs
 from benchmarks.networks import NETWORKS, Measured
-from cleverscore.chunks import default_chunk_size
-from cleverscore.gathering import gather
+from cleverscore.gathering import Gatherer, gather
 from cleverscore.maxima import default_workers
 from cleverscore.settings import Settings
 from cleverscore.subjects import Subject, prepare
-from cleverscore.tuning import tuned
 
 BLOCK = 1024
 
@@ -131,11 +130,14 @@ def compare(name: str, p: float, targets: str, repeats: int, with_peer: bool, pe
     x = subjects[0].x.numpy()
     workers = default_workers(classifier)
     flops = forward_flops(classifier, subjects[0].x) * (1 + count)
-    dict(gather(classifier, subjects, settings_of(p, targets, BLOCK)))  # warm up
+    preparing = time.perf_counter()
+    ready = Gatherer.make(classifier, subjects, settings)
+    preparing = time.perf_counter() - preparing
+    dict(ready.gather(subjects))  # warm up
     ours, theirs, rates = [], [], []
     for _ in range(repeats):
         rates.append(gemm_rate(workers))
-        ours.append(seconds(lambda: dict(gather(classifier, subjects, settings))) / points)
+        ours.append(seconds(lambda: dict(ready.gather(subjects))) / points)
         rates.append(gemm_rate(workers))
         if with_peer:
             peer_targets = list(subjects[0].targets)
@@ -152,7 +154,8 @@ def compare(name: str, p: float, targets: str, repeats: int, with_peer: bool, pe
         "ratio": median(ratios) if ratios else None,
         "ratios": ratios,
         "share_of_limit": flops / median(rates) / median(ours),
-        "chunk_size": default_chunk_size(tuned(classifier, subjects[0].x[None]), subjects[0].x, workers=workers),
+        "chunk_size": ready.chunk_size,
+        "preparing_seconds": preparing,
     }
 
 
@@ -184,22 +187,24 @@ class NetworkClock:
 def overhead(name: str, targets: str) -> dict[str, Any]:
     """Share of the CPU time of a paper-size run of one input that is spent outside the network, in one thread.
 
-    Two runs of different size tell what a point costs and what is paid once; statistics are those of 500 blocks.
+    Network and whole are timed in the same runs, the middle one of three counts; statistics are those of 500 blocks.
     """
     network = NETWORKS[name]
     classifier = classifier_of(network)
     subjects = subjects_of(classifier, network, targets)
-    points = network.points if targets == "runner_up" else network.untargeted_points
-    sizes, whole, inside = (points // 2, 2 * points), [], []
-    for size in (sizes[0], *sizes):  # the first one warms up
+    points = 4 * (network.points if targets == "runner_up" else network.untargeted_points)
+    began = time.process_time()
+    settings = settings_of(2.0, targets, points)
+    ready = Gatherer.make(classifier, subjects, settings, workers=1, on_points=lambda _: None)
+    once = time.process_time() - began
+    runs = []
+    for _ in range(4):
         clock = NetworkClock()
         began = time.process_time()
         with clock.running():
-            dict(gather(classifier, subjects, settings_of(2.0, targets, size), workers=1, on_points=lambda _: None))
-        whole.append(time.process_time() - began)
-        inside.append(clock.seconds)
-    slope, network_slope = ((v[2] - v[1]) / (sizes[1] - sizes[0]) for v in (whole, inside))
-    once = whole[1] - slope * sizes[0]
+            dict(ready.gather(subjects))
+        runs.append(((time.process_time() - began) / points, clock.seconds / points))
+    whole, inside = sorted(runs[1:], key=lambda run: run[1] / run[0])[1]  # the first one warms up
     began = time.process_time()
     maxima = np.random.default_rng(0).normal(size=(len(subjects[0].targets), 500))
     fits = cs.tails.fit(maxima)
@@ -209,7 +214,7 @@ def overhead(name: str, targets: str) -> dict[str, Any]:
     return {
         "network": name,
         "targets": "one" if targets == "runner_up" else "all 9",
-        "share_outside_network": 1 - network_slope * 500 * 1024 / (slope * 500 * 1024 + once),
+        "share_outside_network": 1 - inside * 500 * 1024 / (whole * 500 * 1024 + once),
     }
 
 
@@ -258,15 +263,16 @@ def markdown(result: dict[str, Any]) -> str:
         f"Measured on {result['machine']} with torch {result['torch']}, {result['workers']} threads; "
         f"matrix products reach {result['gemm_gflops']:.0f} GFLOP/s. Medians of {result['repeats']} repeats in turn.",
         "",
-        "| network | targets | norm | ours, µs per point | ART, µs per point | ART / ours | share of limit | chunk |",
-        "|---|---|---|---|---|---|---|---|",
+        "| network | targets | norm | ours, µs per point | ART, µs per point | ART / ours "
+        "| share of limit | chunk | once, s |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in result["speed"]:
         theirs = "-" if row["ratio"] is None else f"{row['peer_microseconds']:.0f}"
         ratio = "-" if row["ratio"] is None else f"{row['ratio']:.1f}"
         lines.append(
             f"| {row['network']} | {row['targets']} | {row['norm']} | {row['microseconds']:.0f} | {theirs} | {ratio} "
-            f"| {row['share_of_limit']:.0%} | {row['chunk_size']} |"
+            f"| {row['share_of_limit']:.0%} | {row['chunk_size']} | {row['preparing_seconds']:.2f} |"
         )
     lines += ["", "| doubled | time grows by |", "|---|---|"]
     lines += [f"| {row['doubled']} | {row['time_ratio']:.2f} |" for row in result["growth"]]

@@ -149,12 +149,13 @@ def _words(stream: np.random.Generator, count: int, width: int) -> torch.Tensor:
     """
     total = count * width
     raw = stream.bit_generator.random_raw((total + 1) // 2)
-    return torch.from_numpy(raw.view(np.int32))[:total].reshape(count, width).bitwise_and(0xFFFFFF)
+    return torch.from_numpy(raw.view(np.int32))[:total].reshape(count, width).bitwise_and_(0xFFFFFF)
 
 
 def _symmetric(words: torch.Tensor) -> torch.Tensor:
     """Uniform numbers (2w + 1) / 2^24 - 1: within (-1, 1), symmetric, never 0; exact in float32."""
-    return words.float().mul_(2.0 * WORD).add_(WORD - 1.0)
+    numbers = words.float()
+    return torch.add(torch.tensor(WORD - 1.0), numbers, alpha=2.0 * WORD, out=numbers)  # one pass; 2w / 2^24 is exact
 
 
 def _exponential(words: torch.Tensor) -> torch.Tensor:
