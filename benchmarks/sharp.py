@@ -1,7 +1,7 @@
 """The sharp method against heavy multi-start, attacks and the paper's method: `python -m benchmarks.sharp [--quick]`.
 
 Constants: L in a ball from `largest_gradient_norms` against the best of a search with about 20 times the work, on
-networks that were not used to choose the settings (those had other seeds). Scores: on the shipped MNIST networks, with
+networks that were not used to choose the settings (those had seeds 0 and 1). Scores: on the shipped MNIST networks, with
 the best of several attacks above and the paper's method beside. Pieces are kept in --work, so an interrupted run goes
 on.
 """
@@ -29,6 +29,7 @@ from cleverscore.gradients import margin_gradient_norms
 
 PAPER_POINTS = 500 * 1024
 SLICE = 10  # images per piece of work
+FIRST_SEED = 100  # of the networks on which constants are measured
 
 # The paper's method at its full size would take days here. Its score from 50 smaller blocks stands in for it; smaller
 # blocks see smaller maxima, so the stand-in is a little larger than the full score. Untargeted scores race.
@@ -314,7 +315,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     work = Work(arguments.work / ("quick" if arguments.quick else "full"), kept=arguments.kept)
-    seeds, cases = (range(1), 2) if arguments.quick else (range(3), 4)
+    seeds, cases = (1, 2) if arguments.quick else (3, 4)
     images = 10 if arguments.quick else 100
     result: dict[str, Any] = {"constants": [], "mnist": [], "race": []}
     if arguments.only in (None, "constants"):
@@ -322,7 +323,9 @@ def main() -> None:
             with suppress(MissingPieceError):
                 row = work.piece(
                     f"constants-{kind}-{activation}-{dim}-{p:g}",
-                    lambda case=(kind, activation, dim, p): constants(*case, seeds, cases),
+                    lambda case=(kind, activation, dim, p): constants(
+                        *case, range(FIRST_SEED, FIRST_SEED + seeds), cases
+                    ),
                 )
                 result["constants"].append(row)
     for network in ("mnist-mlp", "mnist-cnn"):
