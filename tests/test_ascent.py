@@ -117,6 +117,46 @@ def test_gates_leave_values_and_gradients_and_give_a_second_derivative(activatio
     assert bool(gated[2].abs().sum(1).gt(0).all())
 
 
+@pytest.mark.parametrize("activation", PIECEWISE, ids=lambda module: type(module).__name__)
+def test_a_rounded_gate_has_the_values_slopes_and_curvature_of_softplus(activation: nn.Module) -> None:
+    z = torch.randn(4, 9, generator=torch.Generator().manual_seed(6), dtype=torch.float64) * 3.0
+    sharpness = torch.tensor([1.0, 2.0, 4.0, 4.0], dtype=torch.float64)
+    rounded = torch.tensor([True, True, True, False])
+    beta = (sharpness / z.std(1, correction=0))[:, None]
+    slopes = {"LeakyReLU": ((0.0, 0.8),), "PReLU": ((0.0, 0.75),), "ReLU6": ((0.0, 1.0), (6.0, -1.0))}
+    slopes |= {"Hardtanh": ((-1.0, 1.0), (1.0, -1.0)), "Hardsigmoid": ((-3.0, 1 / 6), (3.0, -1 / 6))}
+    slopes |= {"Bounded": ((0.0, 1.0), (1.0, -1.0))}
+    jumps = slopes.get(type(activation).__name__, ((0.0, 1.0),))
+
+    def derivatives(value: torch.Tensor, points: torch.Tensor) -> list[torch.Tensor]:
+        (slope,) = torch.autograd.grad(value.sum(), points, create_graph=True)
+        (curvature,) = torch.autograd.grad(slope.sum(), points)
+        return [value.detach(), slope.detach(), curvature]
+
+    points = z.clone().requires_grad_(True)
+    with SmoothGates(sharpness, rounded):
+        found = derivatives(activation(points * 1.0), points)
+    points = z.clone().requires_grad_(True)
+    true = activation(points * 1.0)
+    (true_slope,) = torch.autograd.grad(true.sum(), points)
+    smooth = sum(jump * nn.functional.softplus(beta * (points - k)) / beta for k, jump in jumps)
+    kinked = sum(jump * torch.relu(z - k) for k, jump in jumps)
+    kinked_slope = sum(jump * (z > k).double() for k, jump in jumps)
+    value, slope, curvature = derivatives(smooth, points)
+    wanted = [value - kinked + true.detach(), slope - kinked_slope + true_slope, curvature]
+    for part, other in zip(found, wanted, strict=True):
+        assert torch.allclose(part[:3], other[:3], atol=1e-9)
+    assert torch.equal(found[0][3], true.detach()[3])  # the last point sees the true network
+
+
+def test_rows_of_one_point_share_its_softness() -> None:
+    """Layers of a transformer turn each point into several rows."""
+    z = torch.randn(6, 5, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    with SmoothGates(torch.tensor([2.0, 2.0]), torch.tensor([True, False])):
+        value = torch.relu(z)
+    assert bool((value[:3] > torch.relu(z[:3])).all()) and torch.equal(value[3:], torch.relu(z[3:]))
+
+
 @pytest.mark.parametrize("window", [(2,), (3, 2, 1), (2, 1), (3, 2, 0, 1, False, True), (2, 2, 0, 2)])
 def test_max_pools_leave_values_and_gradients_and_follow_a_softmax(window: tuple) -> None:
     pool = nn.MaxPool2d(*window)
@@ -228,7 +268,10 @@ def test_a_smooth_maximum_is_found_where_calculus_says() -> None:
 
 @pytest.mark.parametrize("p", NORMS)
 @pytest.mark.parametrize("inside", ["ball", "clip"])
-def test_climbs_stay_in_ball_and_box_and_their_norms_are_the_true_ones(p: float, inside: str) -> None:
+@pytest.mark.parametrize("rounded", [None, (0.0, 2.0), (1.0, 4.0)])
+def test_climbs_stay_in_ball_and_box_and_their_norms_are_the_true_ones(
+    p: float, inside: str, rounded: tuple[float, float] | None
+) -> None:
     classifier = cs.Classifier(network(nn.ReLU()), bounds=(0.0, 1.0))
     x = torch.rand(10, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     count, radius = 12, 0.6
@@ -238,8 +281,11 @@ def test_climbs_stay_in_ball_and_box_and_their_norms_are_the_true_ones(p: float,
     climbs = Climbs(
         x.expand(count, 10), torch.zeros(count, dtype=torch.long), torch.ones(count, dtype=torch.long),
         torch.full((count,), radius, dtype=torch.float64), starts * radius,
+        None if rounded is None else torch.tensor(rounded, dtype=torch.float64).repeat(count // 2),
     )  # fmt: skip
     found = climb(classifier, climbs, p=p, steps=12, bounds=box)
+    costs = [climb_cost(12, rounded=start > 0.0) for start in rounded or (0.0, 0.0)]
+    assert found.gradients.tolist() == costs * (count // 2)
     assert bool((torch.linalg.vector_norm(found.offsets, p, dim=1) <= radius * (1 + 1e-9)).all())
     points = x + found.offsets
     if box is not None:
@@ -248,7 +294,7 @@ def test_climbs_stay_in_ball_and_box_and_their_norms_are_the_true_ones(p: float,
     assert torch.allclose(found.norms, true, rtol=1e-9)
     first = margin_gradient_norms(classifier, x + starts * radius, predicted=0, targets=(1,), q=ball.q)[:, 0]
     assert found.norms.mean() > first.mean() * 1.02  # it does climb
-    assert found.gradients == climb_cost(12) == 37
+    assert climb_cost(12) == 37
 
 
 def test_ascent_beats_many_more_random_points() -> None:
@@ -270,6 +316,27 @@ def test_ascent_beats_many_more_random_points() -> None:
     assert bool((torch.from_numpy(found.norms) > 1.1 * sampled).all())
     again = largest_gradient_norms(classifier, x, predicted=0, targets=[2], ball=ball)
     assert again.norms[0] == pytest.approx(found.norms[1], rel=1e-4)  # whatever other targets there are
+
+
+def test_climbs_through_a_rounded_network_end_higher_where_there_are_many_maxima() -> None:
+    gains = []
+    for seed in range(2, 6):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(64, 80), nn.ReLU(), nn.Linear(80, 80), nn.ReLU(), nn.Linear(80, 3))
+        for layer in model[::2]:
+            nn.init.normal_(layer.weight, 0.0, 1.6 / math.sqrt(layer.in_features))
+            nn.init.normal_(layer.bias, 0.0, 0.5)
+        count, radius = 12, 2.0
+        starts = random_starts(cs.LpBall(2, radius), dim=64, count=count, seed=0, input_id=0, batch=0) * radius
+        best = []
+        for rounded in (0.0, 2.0):
+            climbs = Climbs(
+                torch.full((count, 64), 0.5), torch.zeros(count, dtype=torch.long), torch.ones(count, dtype=torch.long),
+                torch.full((count,), radius), starts, torch.full((count,), rounded),
+            )  # fmt: skip
+            best.append(float(climb(cs.Classifier(model), climbs, p=2.0, steps=38).norms.max()))
+        gains.append(best[1] / best[0])
+    assert np.mean(gains) > 1.01
 
 
 def test_an_affine_network_has_no_direction_and_its_exact_norm() -> None:

@@ -199,11 +199,11 @@ class Search:
 
     def add(self, starts: Sequence[_Start], summit: Summit) -> None:
         """Take the results of a round."""
-        norms, moved = summit.norms.double().tolist(), summit.moved.tolist()
-        for start, norm, offset, has_moved in zip(starts, norms, summit.offsets, moved, strict=True):
+        norms, moved, costs = summit.norms.double().tolist(), summit.moved.tolist(), summit.gradients.tolist()
+        for start, norm, offset, has_moved, cost in zip(starts, norms, summit.offsets, moved, costs, strict=True):
             ladder = self.ladders[start.target]
             ladder.take(start.radius, norm, offset)
-            ladder.gradients += summit.gradients + (len(start.offers) if len(start.offers) > 1 else 0)
+            ladder.gradients += cost + (len(start.offers) if len(start.offers) > 1 else 0)
             ladder.moved |= has_moved
         self.rounds += 1
         before = self.scores.copy()
@@ -365,12 +365,13 @@ class _Team:
             work = [(search.subject, start) for search, own in zip(together, starts, strict=True) for start in own]
             chunks = [work[i : i + self.chunk_size] for i in range(0, len(work), self.chunk_size)]
             found = list(self.executor.map(partial(self._chunk, steps), chunks))
-            whole = [torch.cat(parts) for parts in zip(*((s.norms, s.offsets, s.moved) for s, _ in found), strict=True)]
+            parts = ((s.norms, s.offsets, s.moved, s.gradients) for s, _ in found)
+            whole = [torch.cat(part) for part in zip(*parts, strict=True)]
             seconds = sum(took for _, took in found) / self.workers / max(1, len(work))
             first = 0
             for search, own in zip(together, starts, strict=True):
-                norms, offsets, moved = (part[first : first + len(own)] for part in whole)
-                search.add(own, Summit(norms, offsets.clone(), moved, climb_cost(steps)))
+                norms, offsets, moved, cost = (part[first : first + len(own)] for part in whole)
+                search.add(own, Summit(norms, offsets.clone(), moved, cost))
                 search.seconds += seconds * len(own)
                 first += len(own)
 
@@ -412,5 +413,5 @@ class _Team:
         chosen = best_starts(self.classifier, climbs, offers, p=self.p, chunk_size=self.chunk_size, bounds=self.box)
         summit = climb(self.classifier, replace(climbs, starts=chosen), p=self.p, steps=steps, bounds=self.box)
         if self.on_points is not None:
-            self.on_points(len(work) * summit.gradients)
+            self.on_points(int(summit.gradients.sum()))
         return summit, time.perf_counter() - began

@@ -6,6 +6,11 @@ changes: from 0 to jump * beta * s(beta (z - k)) * (1 - s(beta (z - k))), s the 
 sd over the units of the layer, one point at a time. A max-pool passes on what its winner gets; the derivative of who
 wins is that of softmax(beta z) over the window.
 
+Points can also be sent through a rounded network, in which every kink of size `jump` has the values, slopes and
+curvature of jump * softplus. Its landscape is the smoother the smaller beta is, and an ascent that begins there and
+sharpens the gates on its way ends in better places of the true network than one that never leaves it. Max-pools stay
+as they are.
+
 Functions are caught as they are called (`__torch_function__`), so any module that calls them is served, traced or not.
 What is compiled (TorchScript) is out of reach: ascent then finds no direction, and says so.
 """
@@ -22,34 +27,72 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
+Number = float | torch.Tensor
+
 SHARPNESS = 5.0  # gates change over about two fifths of the units' standard deviation
 GUARD = 1e-6  # clamp(z, min=1e-12) guards a logarithm or a quotient; it is no gate
 
 
 @dataclass(frozen=True)
+class Softness:
+    """How sharp gates are, times the units' spread, and which points see a rounded network; for all, or one by one.
+
+    sharpness   a number, or (points,).
+    rounded     (points,), or None where no point does.
+    """
+
+    sharpness: Number
+    rounded: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
 class _Kinks:
-    """Where a function's slope jumps, and by how much; and how sharp its stand-in is, times the units' spread.
+    """Where a function's slope jumps, and by how much; and how soft its stand-in is.
 
     own     the largest beta that makes sense: that of a smooth function which is sharper than its stand-in.
     """
 
     jumps: tuple[tuple[float, Any], ...]
-    sharpness: float
+    soft: Softness
     own: float = math.inf
 
 
-def _beta(z: torch.Tensor, sharpness: float, own: float = math.inf) -> torch.Tensor:
+def _rows(values: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """One value per row of `z`, where a layer may have turned each point into several rows (tokens, windows)."""
+    return values if len(values) == len(z) else values.repeat_interleave(-(-len(z) // len(values)))[: len(z)]
+
+
+def _beta(z: torch.Tensor, sharpness: Number, own: float = math.inf) -> torch.Tensor:
     """sharpness / sd over all units of a point, at most `own`, shaped to multiply `z`."""
     flat = z.flatten(1)
     # Five times faster than std(); where a mean far above the spread makes it inexact, gates are only a little softer.
     variance = torch.linalg.vector_norm(flat, dim=1).square() / flat.shape[1] - flat.mean(1).square()
     spread = variance.clamp_min(0.0).sqrt().clamp_min(torch.finfo(z.dtype).tiny ** 0.5)
+    if isinstance(sharpness, torch.Tensor):
+        sharpness = _rows(sharpness, z)
     beta: torch.Tensor = (sharpness / spread).clamp_max(own)
     return beta.view(-1, *[1] * (z.ndim - 1))
 
 
+def _rounding(z: torch.Tensor, kinks: _Kinks) -> tuple[torch.Tensor, torch.Tensor]:
+    """What rounding its kinks adds to a function's values and slopes, 0 for points that see the true network."""
+    beta = _beta(z, kinks.soft.sharpness, kinks.own)
+    value, slope = torch.zeros_like(z), torch.zeros_like(z)
+    for place, jump in kinks.jumps:
+        there = z - place
+        if math.isinf(kinks.own):
+            own_value, own_slope = torch.relu(there), (there > 0.0).to(z.dtype)
+        else:
+            own_value, own_slope = nn.functional.softplus(there, kinks.own), torch.sigmoid(kinks.own * there)
+        value += jump * (nn.functional.softplus(beta * there) / beta - own_value)
+        slope += jump * (torch.sigmoid(beta * there) - own_slope)
+    assert kinks.soft.rounded is not None  # the caller asked
+    chosen = _rows(kinks.soft.rounded, z).to(z.dtype).view(-1, *[1] * (z.ndim - 1))
+    return value * chosen, slope * chosen
+
+
 class _Gate(torch.autograd.Function):
-    """An elementwise, piecewise linear function with its own values and slopes."""
+    """An elementwise, piecewise linear function with its own values and slopes, or rounded ones."""
 
     @staticmethod
     def forward(ctx: Any, z: torch.Tensor, function: Callable[..., torch.Tensor], kinks: _Kinks) -> torch.Tensor:
@@ -57,9 +100,13 @@ class _Gate(torch.autograd.Function):
             inner = z.detach().requires_grad_(True)
             value = function(inner)
             (slope,) = torch.autograd.grad(value.sum(), inner)
+        value = value.detach()
+        if kinks.soft.rounded is not None:
+            more_value, more_slope = _rounding(z.detach(), kinks)
+            value, slope = value + more_value, slope + more_slope
         ctx.save_for_backward(z, slope)
         ctx.kinks = kinks
-        return value.detach()
+        return value
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
@@ -80,7 +127,7 @@ class _Slope(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, above: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
         gradient, z, slope = ctx.saved_tensors
-        beta = _beta(z, ctx.kinks.sharpness, ctx.kinks.own)
+        beta = _beta(z, ctx.kinks.soft.sharpness, ctx.kinks.own)
         curvature = torch.zeros_like(z)
         for place, jump in ctx.kinks.jumps:
             gate = torch.sigmoid(beta * (z - place))
@@ -92,7 +139,7 @@ class _Pool(torch.autograd.Function):
     """Two-dimensional max-pooling; `window` is (kernel, stride, padding, dilation, ceil_mode)."""
 
     @staticmethod
-    def forward(ctx: Any, z: torch.Tensor, window: tuple[Any, ...], sharpness: float) -> torch.Tensor:
+    def forward(ctx: Any, z: torch.Tensor, window: tuple[Any, ...], sharpness: Number) -> torch.Tensor:
         kernel, stride, padding, dilation, ceil_mode = window
         value, winners = torch.ops.aten.max_pool2d_with_indices(z, kernel, stride, padding, dilation, ceil_mode)
         ctx.save_for_backward(z, winners)
@@ -115,7 +162,7 @@ class _Route(torch.autograd.Function):
         z: torch.Tensor,
         winners: torch.Tensor,
         window: tuple[Any, ...],
-        sharpness: float,
+        sharpness: Number,
     ) -> torch.Tensor:
         ctx.save_for_backward(gradient, z, winners)
         ctx.window, ctx.sharpness = window, sharpness
@@ -218,71 +265,71 @@ def _gated(
     return gated
 
 
-def _relu(sharpness: float, z: torch.Tensor, inplace: bool = False) -> torch.Tensor:
-    return _gated(z, torch.relu, _Kinks(((0.0, 1.0),), sharpness), inplace)
+def _relu(soft: Softness, z: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+    return _gated(z, torch.relu, _Kinks(((0.0, 1.0),), soft), inplace)
 
 
-def _relu_(sharpness: float, z: torch.Tensor) -> torch.Tensor:
-    return _relu(sharpness, z, inplace=True)
+def _relu_(soft: Softness, z: torch.Tensor) -> torch.Tensor:
+    return _relu(soft, z, inplace=True)
 
 
-def _softplus(sharpness: float, z: torch.Tensor, beta: float = 1.0, threshold: float = 20.0) -> torch.Tensor:
+def _softplus(soft: Softness, z: torch.Tensor, beta: float = 1.0, threshold: float = 20.0) -> torch.Tensor:
     """Its own curvature is that of the gate with its own beta; a sharper one is softened."""
-    return _gated(z, lambda v: nn.functional.softplus(v, beta, threshold), _Kinks(((0.0, 1.0),), sharpness, beta))
+    return _gated(z, lambda v: nn.functional.softplus(v, beta, threshold), _Kinks(((0.0, 1.0),), soft, beta))
 
 
-def _leaky_relu(sharpness: float, z: torch.Tensor, negative_slope: float = 0.01, inplace: bool = False) -> torch.Tensor:
-    kinks = _Kinks(((0.0, 1.0 - negative_slope),), sharpness)
+def _leaky_relu(soft: Softness, z: torch.Tensor, negative_slope: float = 0.01, inplace: bool = False) -> torch.Tensor:
+    kinks = _Kinks(((0.0, 1.0 - negative_slope),), soft)
     return _gated(z, lambda v: nn.functional.leaky_relu(v, negative_slope), kinks, inplace)
 
 
-def _prelu(sharpness: float, z: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def _prelu(soft: Softness, z: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     jump = 1.0 - (weight if weight.numel() == 1 else weight.view(1, -1, *[1] * (z.ndim - 2)))
-    return _gated(z, lambda v: torch.prelu(v, weight), _Kinks(((0.0, jump),), sharpness))
+    return _gated(z, lambda v: torch.prelu(v, weight), _Kinks(((0.0, jump),), soft))
 
 
 def _hardtanh(
-    sharpness: float, z: torch.Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+    soft: Softness, z: torch.Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> torch.Tensor:
-    kinks = _Kinks(((min_val, 1.0), (max_val, -1.0)), sharpness)
+    kinks = _Kinks(((min_val, 1.0), (max_val, -1.0)), soft)
     return _gated(z, lambda v: nn.functional.hardtanh(v, min_val, max_val), kinks, inplace)
 
 
-def _relu6(sharpness: float, z: torch.Tensor, inplace: bool = False) -> torch.Tensor:
-    return _hardtanh(sharpness, z, 0.0, 6.0, inplace)
+def _relu6(soft: Softness, z: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+    return _hardtanh(soft, z, 0.0, 6.0, inplace)
 
 
-def _hardsigmoid(sharpness: float, z: torch.Tensor, inplace: bool = False) -> torch.Tensor:
-    kinks = _Kinks(((-3.0, 1.0 / 6.0), (3.0, -1.0 / 6.0)), sharpness)
+def _hardsigmoid(soft: Softness, z: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+    kinks = _Kinks(((-3.0, 1.0 / 6.0), (3.0, -1.0 / 6.0)), soft)
     return _gated(z, nn.functional.hardsigmoid, kinks, inplace)
 
 
-def _abs(sharpness: float, z: torch.Tensor) -> torch.Tensor:
-    return _gated(z, torch.abs, _Kinks(((0.0, 2.0),), sharpness))
+def _abs(soft: Softness, z: torch.Tensor) -> torch.Tensor:
+    return _gated(z, torch.abs, _Kinks(((0.0, 2.0),), soft))
 
 
-def _clamp(sharpness: float, z: torch.Tensor, min: Any = None, max: Any = None) -> torch.Tensor:
+def _clamp(soft: Softness, z: torch.Tensor, min: Any = None, max: Any = None) -> torch.Tensor:
     limits = [(limit, jump) for limit, jump in ((min, 1.0), (max, -1.0)) if limit is not None]
     if any(isinstance(limit, torch.Tensor) or 0.0 < abs(limit) < GUARD for limit, _jump in limits):
         return torch.clamp(z, min, max)
     jumps = tuple((float(limit), jump) for limit, jump in limits)
-    return _gated(z, lambda v: torch.clamp(v, min, max), _Kinks(jumps, sharpness))
+    return _gated(z, lambda v: torch.clamp(v, min, max), _Kinks(jumps, soft))
 
 
-def _clamp_min(sharpness: float, z: torch.Tensor, min: Any) -> torch.Tensor:
-    return _clamp(sharpness, z, min)
+def _clamp_min(soft: Softness, z: torch.Tensor, min: Any) -> torch.Tensor:
+    return _clamp(soft, z, min)
 
 
-def _clamp_max(sharpness: float, z: torch.Tensor, max: Any) -> torch.Tensor:
-    return _clamp(sharpness, z, None, max)
+def _clamp_max(soft: Softness, z: torch.Tensor, max: Any) -> torch.Tensor:
+    return _clamp(soft, z, None, max)
 
 
-def _maximum(sharpness: float, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return b + _relu(sharpness, a - b)
+def _maximum(soft: Softness, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return b + _relu(soft, a - b)
 
 
-def _minimum(sharpness: float, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return b - _relu(sharpness, b - a)
+def _minimum(soft: Softness, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return b - _relu(soft, b - a)
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -291,7 +338,7 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def _max_pool2d(
-    sharpness: float,
+    soft: Softness,
     z: torch.Tensor,
     kernel_size: Any,
     stride: Any = None,
@@ -305,11 +352,11 @@ def _max_pool2d(
         return nn.functional.max_pool2d(  # type: ignore[call-overload]
             z, kernel_size, stride, padding, dilation, ceil_mode, return_indices
         )
-    return _Pool.apply(z, window, sharpness)  # type: ignore[no-untyped-call]
+    return _Pool.apply(z, window, soft.sharpness)  # type: ignore[no-untyped-call]
 
 
 def _conv2d(
-    _sharpness: float,
+    _soft: Softness,
     z: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
@@ -349,6 +396,8 @@ _STAND_INS: dict[Any, Callable[..., Any]] = {
 class SmoothGates(TorchFunctionMode):
     """Within this context second derivatives see smooth gates; values and first derivatives are the true ones.
 
+    With `rounded`, (points,), they are those of the rounded network for the points for which it is true.
+
     >>> z = torch.tensor([[-1.0, 0.5]], requires_grad=True)
     >>> with SmoothGates():
     ...     value = torch.relu(z)
@@ -357,9 +406,9 @@ class SmoothGates(TorchFunctionMode):
     ([[0.0, 1.0]], True)
     """
 
-    def __init__(self, sharpness: float = SHARPNESS) -> None:
+    def __init__(self, sharpness: Number = SHARPNESS, rounded: torch.Tensor | None = None) -> None:
         super().__init__()
-        self.sharpness = sharpness
+        self.soft = Softness(sharpness, rounded)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -368,4 +417,4 @@ class SmoothGates(TorchFunctionMode):
         stand_in = _STAND_INS.get(func)
         if stand_in is None:
             return func(*args, **(kwargs or {}))
-        return stand_in(self.sharpness, *args, **(kwargs or {}))
+        return stand_in(self.soft, *args, **(kwargs or {}))
