@@ -178,7 +178,7 @@ def test_a_race_drops_by_the_stated_rule() -> None:
     starts = search.starts()
     norms = torch.tensor([2.0 if start.target == 0 else 3.0 for start in starts])
     moved = torch.ones(len(starts), dtype=torch.bool)
-    search.add(starts, Summit(norms, torch.zeros(len(starts), 3), moved, 46))
+    search.add(starts, Summit(norms, torch.zeros(len(starts), 3), moved, torch.full((len(starts),), 46)))
     assert search.scores[:2] == pytest.approx([1 / 2, 1.9 / 3]) and search.stopped[1] == reasons.LOST
     assert search.active == [0] and search.profiles()[1].gradients == search.profiles()[0].gradients
     patient = Search(subject, np.ones(3), ball=cs.LpBall(2, 5.0), seed=0, race=False)

@@ -153,8 +153,8 @@ def _words(stream: np.random.Generator, count: int, width: int) -> torch.Tensor:
 
 
 def _symmetric(words: torch.Tensor) -> torch.Tensor:
-    """Uniform numbers (2w + 1) / 2^24 - 1: within (-1, 1), symmetric, never 0; exact in float32."""
-    numbers = words.float()
+    """Uniform numbers (2w + 1) / 2^24 - 1 in place of the words: within (-1, 1), symmetric, never 0; exact."""
+    numbers = words.view(torch.float32).copy_(words)
     return torch.add(torch.tensor(WORD - 1.0), numbers, alpha=2.0 * WORD, out=numbers)  # one pass; 2w / 2^24 is exact
 
 
@@ -166,17 +166,19 @@ def _exponential(words: torch.Tensor) -> torch.Tensor:
 def _gaussian(stream: np.random.Generator, count: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Normal variates g of variance 1/2, and (|g|^2 + Z)^(-1/2): their product is uniform in the unit l2 ball."""
     words = _words(stream, count, dim + 1)
-    normal = _symmetric(words[:, :dim]).erfinv_()  # the inverse of the normal distribution, up to a factor
+    exponential = _exponential(words[:, dim:])
+    normal = _symmetric(words).erfinv_()[:, :dim]  # the inverse of the normal distribution, up to a factor
     squares = torch.linalg.vector_norm(normal, dim=1, keepdim=True).square_()
-    return normal, _exponential(words[:, dim:]).add_(squares).rsqrt_()
+    return normal, exponential.add_(squares).rsqrt_()
 
 
 def _laplace(stream: np.random.Generator, count: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Laplace variates g, and 1 / (|g|_1 + Z): their product is uniform in the unit l1 ball."""
     words = _words(stream, count, dim + 1)
-    signed = _symmetric(words[:, :dim])  # one number gives the sign and, by -log|s|, an exponential magnitude
+    exponential = _exponential(words[:, dim:])
+    signed = _symmetric(words)[:, :dim]  # one number gives the sign and, by -log|s|, an exponential magnitude
     magnitude = signed.abs().log_().neg_()
-    total = _exponential(words[:, dim:]).add_(magnitude.sum(1, keepdim=True))
+    total = exponential.add_(magnitude.sum(1, keepdim=True))
     return torch.copysign(magnitude, signed, out=magnitude), total.reciprocal_()
 
 
