@@ -184,6 +184,14 @@ class NetworkClock:
         return timed
 
 
+def statistics(targets: int) -> None:
+    """What is computed from 500 block maxima per target."""
+    maxima = np.random.default_rng(0).normal(size=(targets, 500))
+    fits = cs.tails.fit(maxima)
+    cs.tails.interval(maxima, fits)
+    cs.tails.kolmogorov_smirnov(maxima, fits)
+
+
 def overhead(name: str, targets: str) -> dict[str, Any]:
     """Share of the CPU time of a paper-size run of one input that is spent outside the network, in one thread.
 
@@ -192,6 +200,7 @@ def overhead(name: str, targets: str) -> dict[str, Any]:
     network = NETWORKS[name]
     classifier = classifier_of(network)
     subjects = subjects_of(classifier, network, targets)
+    statistics(1)  # what is imported where it is used
     points = 4 * (network.points if targets == "runner_up" else network.untargeted_points)
     began = time.process_time()
     settings = settings_of(2.0, targets, points)
@@ -206,10 +215,7 @@ def overhead(name: str, targets: str) -> dict[str, Any]:
         runs.append(((time.process_time() - began) / points, clock.seconds / points))
     whole, inside = sorted(runs[1:], key=lambda run: run[1] / run[0])[1]  # the first one warms up
     began = time.process_time()
-    maxima = np.random.default_rng(0).normal(size=(len(subjects[0].targets), 500))
-    fits = cs.tails.fit(maxima)
-    cs.tails.interval(maxima, fits)
-    cs.tails.kolmogorov_smirnov(maxima, fits)
+    statistics(len(subjects[0].targets))
     once += time.process_time() - began
     return {
         "network": name,

@@ -147,3 +147,14 @@ def test_impossible_balls_are_refused(arguments: tuple, words: str) -> None:
 def test_clip_without_a_box_is_refused() -> None:
     with pytest.raises(cs.CleverError, match="bounds"):
         LpBall(2.0, 1.0, "clip").points(torch.zeros(2), count=1, seed=0, input_id=0, block=0, tile=0)
+
+
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, math.inf])
+@pytest.mark.parametrize("inside", ["ball", "clip"])
+def test_several_tiles_at_once_are_the_tiles_one_by_one(p: float, inside: str) -> None:
+    ball, x = cs.LpBall(p, 2.5, inside), torch.rand(7, 11, generator=torch.Generator().manual_seed(0))
+    where = {"seed": 1, "input_id": 4, "block": 3, "bounds": (0.0, 1.0)}
+    size = tile_points(x.numel())
+    whole = ball.points_of_tiles(x, count=2 * size + 5, tile=1, **where)
+    parts = [ball.points(x, count=count, tile=tile, **where) for tile, count in ((1, size), (2, size), (3, 5))]
+    assert torch.equal(whole, torch.cat(parts))

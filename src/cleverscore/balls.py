@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,6 +37,9 @@ def tile_points(dim: int) -> int:
     """Points in a tile: a power of two, from the dimension alone."""
     fitting = max(1, TILE_NUMBERS // dim)
     return min(TILE_POINTS, 1 << (fitting.bit_length() - 1))
+
+
+Streams = Sequence[tuple[np.random.Generator, int]]  # generators, and how many points each gives
 
 
 class Draw(NamedTuple):
@@ -81,17 +85,29 @@ class LpBall:
 
     def draw(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> Draw:
         """The first `count` points of a tile, around 0."""
-        stream = self.stream(seed, input_id, block, tile)
+        return self._drawn([(tile, count)], dim=dim, seed=seed, input_id=input_id, block=block)
+
+    def _drawn(self, tiles: Sequence[tuple[int, int]], *, dim: int, seed: int, input_id: int, block: int) -> Draw:
+        """The first points of several tiles, given as (tile, count): as if each were drawn alone, for less."""
+        streams = [(self.stream(seed, input_id, block, tile), count) for tile, count in tiles]
         if math.isinf(self.p):
-            return Draw(_words(stream, count, dim).float(), torch.tensor(2.0 * self.radius * WORD), -self.radius)
+            return Draw(_words(streams, dim).float(), torch.tensor(2.0 * self.radius * WORD), -self.radius)
         if self.p == 2.0:
-            normal, inverse = _gaussian(stream, count, dim)
+            normal, inverse = _gaussian(streams, dim)
             return Draw(normal, inverse.mul_(self.radius))
         if self.p == 1.0:
-            laplace, inverse = _laplace(stream, count, dim)
+            laplace, inverse = _laplace(streams, dim)
             return Draw(laplace, inverse.mul_(self.radius))
-        second = self.stream(seed, input_id, block, tile, SECOND_STREAM)
-        return Draw(torch.from_numpy(_general(stream, second, count, dim, self.p)), torch.tensor(self.radius))
+        parts = [
+            _general(stream, self.stream(seed, input_id, block, tile, SECOND_STREAM), count, dim, self.p)
+            for (stream, count), (tile, _) in zip(streams, tiles, strict=True)
+        ]
+        return Draw(torch.from_numpy(np.concatenate(parts)), torch.tensor(self.radius))
+
+    @property
+    def spans_tiles(self) -> bool:
+        """Whether several tiles can be drawn at once; a law of the user's own is asked for one at a time."""
+        return type(self).draw is LpBall.draw and type(self).points is LpBall.points
 
     def offsets(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> torch.Tensor:
         """Offsets (count, dim), float32, of the first `count` points of a tile."""
@@ -112,10 +128,39 @@ class LpBall:
     ) -> torch.Tensor:
         """Points (count, *x.shape) around one input `x`, on its device and in its precision, in `out` if given."""
         drawn = self.draw(dim=x.numel(), count=count, seed=seed, input_id=input_id, block=block, tile=tile)
+        return self._placed(drawn, x, count, bounds, out)
+
+    def points_of_tiles(
+        self,
+        x: torch.Tensor,
+        *,
+        count: int,
+        seed: int,
+        input_id: int,
+        block: int,
+        tile: int,
+        bounds: tuple[float, float] | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The same from a tile on: points beyond its end are those of the tiles that follow."""
+        size = tile_points(x.numel())
+        tiles = [(tile + k, min(size, count - done)) for k, done in enumerate(range(0, count, size))]
+        drawn = self._drawn(tiles, dim=x.numel(), seed=seed, input_id=input_id, block=block)
+        return self._placed(drawn, x, count, bounds, out)
+
+    def _placed(
+        self,
+        drawn: Draw,
+        x: torch.Tensor,
+        count: int,
+        bounds: tuple[float, float] | None,
+        out: torch.Tensor | None,
+    ) -> torch.Tensor:
         base, scale = (part.to(x.device, x.dtype, non_blocking=True) for part in (drawn.base, drawn.scale))
         # One pass over memory: center + base * scale.
         flat = None if out is None else out.view(count, -1)
-        points = torch.addcmul(x.flatten() + drawn.shift, base, scale, out=flat).reshape(count, *x.shape)
+        center = x.flatten() + drawn.shift if drawn.shift else x.flatten()
+        points = torch.addcmul(center, base, scale, out=flat).reshape(count, *x.shape)
         if self.inside == "clip":
             if bounds is None:
                 raise SettingError("inside='clip' needs the input box; give the classifier bounds=(low, high)")
@@ -135,21 +180,24 @@ class ReleasedCodeBall(LpBall):
 
     def draw(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> Draw:
         """The first `count` points of a tile, around 0 and before clipping."""
-        normal, inverse = _gaussian(self.stream(seed, input_id, block, tile), count, dim)
+        normal, inverse = _gaussian([(self.stream(seed, input_id, block, tile), count)], dim)
         second = self.stream(seed, input_id, block, tile, SECOND_STREAM)
         lengths = torch.from_numpy(second.random((count, 1), dtype=np.float32)).mul_(self.radius)
         return Draw(normal, inverse.mul_(lengths))
 
 
-def _words(stream: np.random.Generator, count: int, width: int) -> torch.Tensor:
-    """Uniform whole numbers from 0 to 2^24 - 1, (count, width): all that a float32 in [0, 1) can tell apart.
+def _words(streams: Streams, width: int) -> torch.Tensor:
+    """Uniform whole numbers from 0 to 2^24 - 1, (points, width): all that a float32 in [0, 1) can tell apart.
 
-    Straight from the generator's 64-bit words, which is twice as fast as its own float32 method; row by row, so that a
-    short draw is the beginning of a long one.
+    Straight from the generators' 64-bit words, which is twice as fast as their own float32 method; row by row, so that
+    a short draw is the beginning of a long one.
     """
-    total = count * width
-    raw = stream.bit_generator.random_raw((total + 1) // 2)
-    return torch.from_numpy(raw.view(np.int32))[:total].reshape(count, width).bitwise_and_(0xFFFFFF)
+    words = torch.empty(sum(count for _, count in streams), width, dtype=torch.int32)
+    for (stream, count), rows in zip(streams, torch.split(words, [count for _, count in streams]), strict=True):
+        total = count * width
+        raw = stream.bit_generator.random_raw((total + 1) // 2)
+        torch.bitwise_and(torch.from_numpy(raw.view(np.int32))[:total].view(count, width), 0xFFFFFF, out=rows)
+    return words
 
 
 def _symmetric(words: torch.Tensor) -> torch.Tensor:
@@ -163,18 +211,18 @@ def _exponential(words: torch.Tensor) -> torch.Tensor:
     return words.float().add_(1.0).mul_(WORD).log_().neg_()
 
 
-def _gaussian(stream: np.random.Generator, count: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _gaussian(streams: Streams, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Normal variates g of variance 1/2, and (|g|^2 + Z)^(-1/2): their product is uniform in the unit l2 ball."""
-    words = _words(stream, count, dim + 1)
+    words = _words(streams, dim + 1)
     exponential = _exponential(words[:, dim:])
     normal = _symmetric(words).erfinv_()[:, :dim]  # the inverse of the normal distribution, up to a factor
     squares = torch.linalg.vector_norm(normal, dim=1, keepdim=True).square_()
     return normal, exponential.add_(squares).rsqrt_()
 
 
-def _laplace(stream: np.random.Generator, count: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _laplace(streams: Streams, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Laplace variates g, and 1 / (|g|_1 + Z): their product is uniform in the unit l1 ball."""
-    words = _words(stream, count, dim + 1)
+    words = _words(streams, dim + 1)
     exponential = _exponential(words[:, dim:])
     signed = _symmetric(words)[:, :dim]  # one number gives the sign and, by -log|s|, an exponential magnitude
     magnitude = signed.abs().log_().neg_()

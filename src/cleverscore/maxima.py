@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from queue import SimpleQueue
 
 import numpy as np
 import numpy.typing as npt
@@ -91,6 +92,15 @@ def _pieces(request: Request) -> Iterator[_Piece]:
             yield _Piece(block, tile, min(size, request.block_size - start))
 
 
+def _joined(item: Sequence[_Piece]) -> list[_Piece]:
+    """The same points with each block's tiles, which follow each other, in one piece."""
+    first: dict[int, _Piece] = {}
+    for piece in item:
+        before = first.get(piece.block)
+        first[piece.block] = piece if before is None else replace(before, count=before.count + piece.count)
+    return list(first.values())
+
+
 def blocks_together(chunk_size: int, block_size: int) -> int:
     """Blocks that share items of work: as many as fill a chunk.
 
@@ -133,10 +143,13 @@ def _compute(
 ) -> tuple[dict[int, Array], float]:
     """Largest value per target in each block of an item."""
     began = time.perf_counter()
+    draw = request.ball.points
+    if request.ball.spans_tiles:
+        draw, item = request.ball.points_of_tiles, _joined(item)
     sizes = [piece.count for piece in item]
     points = torch.empty(sum(sizes), *request.x.shape, device=request.x.device, dtype=request.x.dtype)
     for piece, place in zip(item, torch.split(points, sizes), strict=True):
-        drawn = request.ball.points(
+        drawn = draw(
             request.x,
             count=piece.count,
             seed=request.seed,
@@ -157,12 +170,12 @@ def _compute(
             for part in torch.split(points, chunk_size)
         ]
     )
-    largest: dict[int, Array] = {}
-    parts = torch.split(norms, sizes)
-    for piece, part in zip(item, parts, strict=True):
-        values = part.amax(0).double().cpu().numpy()
-        # np.maximum keeps NaN, so a broken gradient is never hidden by a sound one.
-        largest[piece.block] = np.maximum(largest[piece.block], values) if piece.block in largest else values
+    counts: dict[int, int] = {}
+    for piece in item:
+        counts[piece.block] = counts.get(piece.block, 0) + piece.count
+    parts = torch.split(norms, list(counts.values()))
+    # amax keeps NaN, so a broken gradient is never hidden by a sound one.
+    largest = {block: part.amax(0).double().cpu().numpy() for block, part in zip(counts, parts, strict=True)}
     return largest, time.perf_counter() - began
 
 
@@ -224,6 +237,7 @@ def sample(
     flow = _flow(requests, chunk_size)
     with kept_pages(), pool(workers) as executor:
         running: dict[Future[tuple[dict[int, Array], float]], tuple[int, list[_Piece]]] = {}
+        done: SimpleQueue[Future[tuple[dict[int, Array], float]]] = SimpleQueue()  # half the price of wait()
         while True:
             while len(running) < 2 * workers and (upcoming := next(flow, None)) is not None:
                 position, item, last = upcoming
@@ -231,24 +245,22 @@ def sample(
                 pending[position].all_submitted = last
                 future = executor.submit(_compute, classifier, requests[position], item, chunk_size, measure)
                 running[future] = position, item
+                future.add_done_callback(done.put)
             if not running:
                 return
-            done, _rest = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                position, item = running.pop(future)
-                largest, seconds = future.result()
-                state, request = pending[position], requests[position]
-                for block, values in largest.items():
-                    column = block - request.blocks.start
-                    state.values[:, column] = np.maximum(state.values[:, column], values)
-                state.seconds += seconds / workers
-                state.open -= 1
-                if on_points is not None:
-                    on_points(sum(piece.count for piece in item))
-                if state.all_submitted and state.open == 0:
-                    yield (
-                        position,
-                        BlockMaxima(
-                            state.values, request.targets, request.block_size, request.blocks.start, state.seconds
-                        ),
-                    )
+            future = done.get()
+            position, item = running.pop(future)
+            largest, seconds = future.result()
+            state, request = pending[position], requests[position]
+            for block, values in largest.items():
+                column = block - request.blocks.start
+                state.values[:, column] = np.maximum(state.values[:, column], values)
+            state.seconds += seconds / workers
+            state.open -= 1
+            if on_points is not None:
+                on_points(sum(piece.count for piece in item))
+            if state.all_submitted and state.open == 0:
+                yield (
+                    position,
+                    BlockMaxima(state.values, request.targets, request.block_size, request.blocks.start, state.seconds),
+                )
