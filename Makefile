@@ -54,7 +54,7 @@ bench: $(DEV)  ## measure accuracy and speed side by side with peers (about an h
 	$(BIN)/python -m benchmarks.speed
 	$(BIN)/python -m benchmarks.racing
 	$(BIN)/python -m benchmarks.sharp
-	$(BIN)/python -m benchmarks.many_classes
+	$(if $(wildcard $(DATA)/mobilenet_v1.onnx),$(BIN)/python -m benchmarks.many_classes --data $(DATA))
 	$(BIN)/python -m benchmarks.attacks
 	$(BIN)/python -m benchmarks.certificates
 	$(BIN)/python -m benchmarks.truth
