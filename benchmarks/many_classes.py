@@ -46,7 +46,7 @@ def main() -> None:
     ]
     print(scores)
     print("\n".join(lines))
-    (arguments.out / "_many_classes.md").write_text("\n".join(lines) + "\n")
+    (arguments.out / "_many_classes_benchmark.md").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
