@@ -1,7 +1,7 @@
 """The sharp method against heavy multi-start, attacks and the paper's method: `python -m benchmarks.sharp [--quick]`.
 
 Constants: L in a ball from `largest_gradient_norms` against the best of a search with about 20 times the work, on
-networks that were not used to choose the settings (those had seeds 0 and 1). Scores: on the shipped MNIST networks,
+networks that were not used to choose the settings (those had seeds 0 to 5). Scores: on the shipped MNIST networks,
 with the best of several attacks above and the paper's method beside. Pieces are kept in --work, so an interrupted run
 goes on.
 """

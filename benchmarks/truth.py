@@ -270,7 +270,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs"))
     parser.add_argument("--mnist", type=Path, default=None, help="folder of MNIST's four idx files")
     parser.add_argument("--dims", type=int, nargs="*", default=DIMS, choices=DIMS)
-    parser.add_argument("--seed", type=int, default=100, help="the first; settings were chosen on 0 and 1")
+    parser.add_argument("--seed", type=int, default=100, help="the first; settings were chosen on 0 to 5")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # the networks are too small for more
     size = QUICK if arguments.quick else FULL

@@ -155,6 +155,6 @@ def test_several_tiles_at_once_are_the_tiles_one_by_one(p: float, inside: str) -
     ball, x = cs.LpBall(p, 2.5, inside), torch.rand(7, 11, generator=torch.Generator().manual_seed(0))
     where = {"seed": 1, "input_id": 4, "block": 3, "bounds": (0.0, 1.0)}
     size = tile_points(x.numel())
-    whole = ball.points_of_tiles(x, count=2 * size + 5, tile=1, **where)
+    whole = ball.points(x, count=2 * size + 5, tile=1, following=True, **where)
     parts = [ball.points(x, count=count, tile=tile, **where) for tile, count in ((1, size), (2, size), (3, 5))]
     assert torch.equal(whole, torch.cat(parts))

@@ -125,37 +125,18 @@ class LpBall:
         tile: int,
         bounds: tuple[float, float] | None = None,
         out: torch.Tensor | None = None,
+        following: bool = False,
     ) -> torch.Tensor:
-        """Points (count, *x.shape) around one input `x`, on its device and in its precision, in `out` if given."""
-        drawn = self.draw(dim=x.numel(), count=count, seed=seed, input_id=input_id, block=block, tile=tile)
-        return self._placed(drawn, x, count, bounds, out)
+        """Points (count, *x.shape) around one input `x`, on its device and in its precision, in `out` if given.
 
-    def points_of_tiles(
-        self,
-        x: torch.Tensor,
-        *,
-        count: int,
-        seed: int,
-        input_id: int,
-        block: int,
-        tile: int,
-        bounds: tuple[float, float] | None = None,
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """The same from a tile on: points beyond its end are those of the tiles that follow."""
-        size = tile_points(x.numel())
-        tiles = [(tile + k, min(size, count - done)) for k, done in enumerate(range(0, count, size))]
-        drawn = self._drawn(tiles, dim=x.numel(), seed=seed, input_id=input_id, block=block)
-        return self._placed(drawn, x, count, bounds, out)
-
-    def _placed(
-        self,
-        drawn: Draw,
-        x: torch.Tensor,
-        count: int,
-        bounds: tuple[float, float] | None,
-        out: torch.Tensor | None,
-    ) -> torch.Tensor:
+        With `following` (see `spans_tiles`), points beyond the end of the tile are those of the tiles that follow.
+        """
+        if following:
+            size = tile_points(x.numel())
+            tiles = [(tile + k, min(size, count - done)) for k, done in enumerate(range(0, count, size))]
+            drawn = self._drawn(tiles, dim=x.numel(), seed=seed, input_id=input_id, block=block)
+        else:
+            drawn = self.draw(dim=x.numel(), count=count, seed=seed, input_id=input_id, block=block, tile=tile)
         base, scale = (part.to(x.device, x.dtype, non_blocking=True) for part in (drawn.base, drawn.scale))
         # One pass over memory: center + base * scale.
         flat = None if out is None else out.view(count, -1)

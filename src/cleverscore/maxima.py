@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from queue import SimpleQueue
 
 import numpy as np
@@ -143,9 +144,9 @@ def _compute(
 ) -> tuple[dict[int, Array], float]:
     """Largest value per target in each block of an item."""
     began = time.perf_counter()
-    draw = request.ball.points
+    draw, blocks = request.ball.points, _joined(item)
     if request.ball.spans_tiles:
-        draw, item = request.ball.points_of_tiles, _joined(item)
+        draw, item = partial(draw, following=True), blocks
     sizes = [piece.count for piece in item]
     points = torch.empty(sum(sizes), *request.x.shape, device=request.x.device, dtype=request.x.dtype)
     for piece, place in zip(item, torch.split(points, sizes), strict=True):
@@ -170,12 +171,9 @@ def _compute(
             for part in torch.split(points, chunk_size)
         ]
     )
-    counts: dict[int, int] = {}
-    for piece in item:
-        counts[piece.block] = counts.get(piece.block, 0) + piece.count
-    parts = torch.split(norms, list(counts.values()))
+    parts = torch.split(norms, [piece.count for piece in blocks])
     # amax keeps NaN, so a broken gradient is never hidden by a sound one.
-    largest = {block: part.amax(0).double().cpu().numpy() for block, part in zip(counts, parts, strict=True)}
+    largest = {piece.block: part.amax(0).double().cpu().numpy() for piece, part in zip(blocks, parts, strict=True)}
     return largest, time.perf_counter() - began
 
 
