@@ -14,7 +14,7 @@ import cleverscore as cs
 from cleverscore.ascent import Climbs, climb, climb_cost, largest_gradient_norms, random_starts
 from cleverscore.gradients import margin_gradient_norms
 from cleverscore.projections import onto_ball, steepest
-from cleverscore.surrogates import SmoothGates
+from cleverscore.surrogates import SmoothGates, Softness
 from tests.helpers import PlaneReLU, affine
 
 NORMS = [1.0, 1.5, 2.0, 3.0, math.inf]
@@ -134,7 +134,7 @@ def test_a_rounded_gate_has_the_values_slopes_and_curvature_of_softplus(activati
         return [value.detach(), slope.detach(), curvature]
 
     points = z.clone().requires_grad_(True)
-    with SmoothGates(sharpness, rounded):
+    with SmoothGates(Softness(sharpness, rounded)):
         found = derivatives(activation(points * 1.0), points)
     points = z.clone().requires_grad_(True)
     true = activation(points * 1.0)
@@ -152,7 +152,7 @@ def test_a_rounded_gate_has_the_values_slopes_and_curvature_of_softplus(activati
 def test_rows_of_one_point_share_its_softness() -> None:
     """Layers of a transformer turn each point into several rows."""
     z = torch.randn(6, 5, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
-    with SmoothGates(torch.tensor([2.0, 2.0]), torch.tensor([True, False])):
+    with SmoothGates(Softness(torch.tensor([2.0, 2.0]), torch.tensor([True, False]))):
         value = torch.relu(z)
     assert bool((value[:3] > torch.relu(z[:3])).all()) and torch.equal(value[3:], torch.relu(z[3:]))
 
@@ -165,7 +165,7 @@ def test_max_pools_leave_values_and_gradients_and_follow_a_softmax(window: tuple
     def slopes(gates: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         points = z.clone().requires_grad_(True)
         if gates:
-            with SmoothGates(7.0):
+            with SmoothGates(Softness(7.0)):
                 value = pool(points)
         else:
             value = pool(points)
@@ -209,7 +209,7 @@ def test_a_convolution_and_a_soft_plus_keep_their_second_derivatives() -> None:
     def second(gates: bool) -> torch.Tensor:
         points = x.clone().requires_grad_(True)
         if gates:
-            with SmoothGates(1e6):
+            with SmoothGates(Softness(1e6)):
                 value = model(points)
         else:
             value = model(points)
@@ -222,7 +222,7 @@ def test_a_convolution_and_a_soft_plus_keep_their_second_derivatives() -> None:
 def test_a_sharp_softplus_is_softened_and_a_guard_is_no_gate() -> None:
     z = torch.randn(1, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_(True)
     spread = float(z.detach().std(correction=0))
-    with SmoothGates(5.0):
+    with SmoothGates(Softness(5.0)):
         value = nn.functional.softplus(z, beta=1000.0)
         guarded = z.clamp(min=1e-12)
     (slope,) = torch.autograd.grad(value.sum(), z, create_graph=True)

@@ -3,8 +3,8 @@
 A climb starts at a random point of the ball and takes steps x <- P(x + r (1 - k/K) v_k), where v_k is the direction of
 unit length that is steepest for an average of the gradients of ||grad g||_q so far (second derivatives by autograd,
 through smooth gates in piecewise linear networks), and P brings points back into the ball. Some climbs go through a
-rounded network whose kinks sharpen on the way. Every point at which the true network was asked counts, with the norm
-that it has there. What is found is a lower bound of L.
+rounded network, each with its kinks moved in another way, whose kinks sharpen and come home as it goes. Every point at
+which the true network was asked counts, with the norm that it has there. What is found is a lower bound of L.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from cleverscore.surrogates import SmoothGates, Softness
 Array = npt.NDArray[np.float64]
 
 # Chosen on random and trained networks with 64 to 784 inputs, apart from those that docs/sharp.md reports on.
-STEPS, STEPS_IN_FEW_DIMENSIONS = 56, 38
-STARTS, MORE_STARTS = 6, 3  # in the first batch, and in each further one
+STEPS, STEPS_IN_FEW_DIMENSIONS = 50, 38
+STARTS, MORE_STARTS = 8, 3  # in the first batch, and in each further one
 STARTS_IN_FEW_DIMENSIONS = 16  # in every batch: pieces of a small ReLU network are many, and its gradients cheap
 RISE = 0.01  # one more batch that raises the best by less ends the ascent
 MOST_BATCHES = 3
 MOMENTUM = 0.8
 FIRST_SHARPNESS, LAST_SHARPNESS = 4.0, 25.0  # gates: soft first, to see far, then nearly the true ones
-# Rounded networks: how they begin, in turn, and how all end. The true norm is looked up in the last part of the way.
-ROUNDED, LAST_ROUNDED, LOOK_FROM = (1.0, 2.0, 4.0), 50.0, 0.6
+# Rounded networks: how sharp they begin and end, and how far their kinks are moved, in widths of a gate. The true norm
+# is looked up in the last part of the way.
+ROUNDED, LAST_ROUNDED, LOOK_FROM = 1.0, 50.0, 0.9
+MOVES, MOVES_IN_FEW_DIMENSIONS = 1.0, 2.0
 # A direction costs two forward and two backward passes: twice a gradient by the count of operations. The rest of the
 # charge is for gates and step; measured, a step costs 2.0 gradients on the MNIST MLP and 3.0 to 3.5 on the CNN.
 STEP_COST = 3
@@ -56,6 +58,8 @@ class Climbs:
     radii       (n,).
     starts      (n, d), offsets from the centres.
     rounded     (n,), the sharpness with which a climb through a rounded network begins, 0 for the true one; None: all.
+    moves       (n,), how far kinks are moved there, in widths of a gate, and
+    patterns    (n,), by which random numbers; None: not at all.
     """
 
     centers: torch.Tensor
@@ -64,6 +68,8 @@ class Climbs:
     radii: torch.Tensor
     starts: torch.Tensor
     rounded: torch.Tensor | None = None
+    moves: torch.Tensor | None = None
+    patterns: torch.Tensor | None = None
 
     def at(self, rows: torch.Tensor, starts: torch.Tensor | None = None) -> Climbs:
         """Some of the climbs, in the true network."""
@@ -91,7 +97,7 @@ def climb_cost(steps: int, *, rounded: bool = False) -> int:
     """Gradient equivalents of one climb: its steps, the norm at its end, and those looked up on a rounded way.
 
     >>> climb_cost(38), climb_cost(38, rounded=True)
-    (115, 130)
+    (115, 118)
     """
     looked_up = sum(step >= LOOK_FROM * steps for step in range(steps)) if rounded else 0
     return STEP_COST * steps + 1 + looked_up
@@ -122,7 +128,8 @@ def climb(
             sharpness = FIRST_SHARPNESS * (LAST_SHARPNESS / FIRST_SHARPNESS) ** share
             found, ways = _look(classifier, climbs, points, q, Softness(sharpness))
         else:
-            found, ways = _look(classifier, climbs, points, q, Softness(first * (last / first) ** share, rounded))
+            soft = Softness(first * (last / first) ** share, rounded, climbs.moves, climbs.patterns)
+            found, ways = _look(classifier, climbs, points, q, soft)
             if step >= LOOK_FROM * steps:
                 found[elsewhere] = _look(classifier, climbs.at(elsewhere), points[elsewhere], q, None)[0]
             else:  # norms of another network do not count, but what is broken there is broken
@@ -149,7 +156,7 @@ def _look(
         if soft is None:
             logits = classifier.logits(points)
         else:
-            with SmoothGates(soft.sharpness, soft.rounded):
+            with SmoothGates(soft):
                 logits = classifier.logits(points)
         if not logits.requires_grad:
             raise ModelError(CUT_OFF)
@@ -314,13 +321,6 @@ def box_for(ball: LpBall, classifier: Classifier) -> tuple[float, float] | None:
     return classifier.bounds
 
 
-def _rounded(count: int, dim: int) -> torch.Tensor:
-    """With which sharpness climbs through a rounded network begin; in few dimensions all keep to the true one."""
-    if dim <= FEW_DIMENSIONS:
-        return torch.zeros(count)
-    return torch.tensor([ROUNDED[i % len(ROUNDED)] for i in range(count)])
-
-
 @dataclass(frozen=True)
 class Ascent:
     """The largest gradient norms found in one ball around one input.
@@ -350,8 +350,9 @@ def largest_gradient_norms(
 ) -> Ascent:
     """max ||grad(f_c - f_j)||_q over B_p(x, radius) for each target j of one input x (*input_shape).
 
-    The first batch has 6 starts (the input itself is one), each further one 3, until one raises the best by less than
-    1%, or three batches are done; up to 16 dimensions a batch has 16.
+    The first batch has 8 climbs through rounded networks (one from the input itself, with all kinks in their places),
+    each further one 3, until one raises the best by less than 1%, or three batches are done; up to 16 dimensions a
+    batch has 16.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     >>> found = largest_gradient_norms(Classifier(model), torch.zeros(2), predicted=0, targets=[1], ball=LpBall(2, 1.0))
@@ -363,16 +364,19 @@ def largest_gradient_norms(
     settled, moved = np.zeros(len(targets), dtype=bool), np.zeros(len(targets), dtype=bool)
     box = box_for(ball, classifier)
     few = x.numel() <= FEW_DIMENSIONS
+    done = 0
     for batch in range(most_batches):
         open_targets = np.flatnonzero(~settled)
         if not len(open_targets):
             break
         count = STARTS_IN_FEW_DIMENSIONS if few else STARTS if batch == 0 else MORE_STARTS
-        each = candidates(x.numel())
+        each = CANDIDATES_IN_FEW_DIMENSIONS if few else 1  # a rounded network leads up from anywhere
         drawn = random_starts(ball, dim=x.numel(), count=count * each, seed=seed, input_id=input_id, batch=batch)
         offers = list((drawn * ball.radius).to(x.device, x.dtype).view(count, each, -1))
+        moves = torch.full((count,), MOVES_IN_FEW_DIMENSIONS if few else MOVES)
         if batch == 0:
             offers[0] = torch.zeros_like(offers[0][:1])
+            moves[0] = 0.0
         chosen = torch.tensor([targets[int(t)] for t in open_targets], device=x.device).repeat_interleave(count)
         climbs = Climbs(
             centers=x.expand(len(chosen), *x.shape),
@@ -380,8 +384,11 @@ def largest_gradient_norms(
             targets=chosen,
             radii=torch.full((len(chosen),), ball.radius, device=x.device, dtype=x.dtype),
             starts=torch.zeros(len(chosen), x.numel(), device=x.device, dtype=x.dtype),
-            rounded=_rounded(count, x.numel()).to(x.device, x.dtype).repeat(len(open_targets)),
+            rounded=torch.full((len(chosen),), ROUNDED, device=x.device, dtype=x.dtype),
+            moves=moves.to(x.device, x.dtype).repeat(len(open_targets)),
+            patterns=torch.arange(done, done + count, device=x.device).repeat(len(open_targets)),
         )
+        done += count
         offers = offers * len(open_targets)
         starts = best_starts(classifier, climbs, offers, p=ball.p, chunk_size=len(chosen), bounds=box)
         steps = STEPS_IN_FEW_DIMENSIONS if few else STEPS

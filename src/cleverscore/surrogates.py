@@ -8,8 +8,10 @@ wins is that of softmax(beta z) over the window.
 
 Points can also be sent through a rounded network, in which every kink of size `jump` has the values, slopes and
 curvature of jump * softplus. Its landscape is the smoother the smaller beta is, and an ascent that begins there and
-sharpens the gates on its way ends in better places of the true network than one that never leaves it. Max-pools stay
-as they are.
+sharpens the gates on its way ends in better places of the true network than one that never leaves it. But smooth
+landscapes have few summits, and climbs from all over the ball end on the same. So each point can have a network of its
+own, whose kinks are moved by random numbers of gate widths (sd(z) / sharpness): as gates sharpen, kinks come home.
+Max-pools stay as they are.
 
 Functions are caught as they are called (`__torch_function__`), so any module that calls them is served, traced or not.
 What is compiled (TorchScript) is out of reach: ascent then finds no direction, and says so.
@@ -19,7 +21,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -31,6 +34,7 @@ Number = float | torch.Tensor
 
 SHARPNESS = 5.0  # gates change over about two fifths of the units' standard deviation
 GUARD = 1e-6  # clamp(z, min=1e-12) guards a logarithm or a quotient; it is no gate
+PATTERNS = 128  # of random moves of kinks, for each layer; the same for every input, target and ball
 
 
 @dataclass(frozen=True)
@@ -39,10 +43,19 @@ class Softness:
 
     sharpness   a number, or (points,).
     rounded     (points,), or None where no point does.
+    moves       (points,), how far the kinks of a rounded network are moved, in widths of its gates; None: not at all.
+    patterns    (points,), by which random numbers.
+    layer       which function of the network this is, in the order of calls.
     """
 
     sharpness: Number
     rounded: torch.Tensor | None = None
+    moves: torch.Tensor | None = None
+    patterns: torch.Tensor | None = None
+    layer: int = 0
+
+
+GATES = Softness(SHARPNESS)
 
 
 @dataclass(frozen=True)
@@ -62,30 +75,50 @@ def _rows(values: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     return values if len(values) == len(z) else values.repeat_interleave(-(-len(z) // len(values)))[: len(z)]
 
 
-def _beta(z: torch.Tensor, sharpness: Number, own: float = math.inf) -> torch.Tensor:
-    """sharpness / sd over all units of a point, at most `own`, shaped to multiply `z`."""
+def _beta(z: torch.Tensor, sharpness: Number) -> torch.Tensor:
+    """sharpness / sd over all units of a point, shaped to multiply `z`."""
     flat = z.flatten(1)
     # Five times faster than std(); where a mean far above the spread makes it inexact, gates are only a little softer.
     variance = torch.linalg.vector_norm(flat, dim=1).square() / flat.shape[1] - flat.mean(1).square()
     spread = variance.clamp_min(0.0).sqrt().clamp_min(torch.finfo(z.dtype).tiny ** 0.5)
     if isinstance(sharpness, torch.Tensor):
         sharpness = _rows(sharpness, z)
-    beta: torch.Tensor = (sharpness / spread).clamp_max(own)
+    beta: torch.Tensor = sharpness / spread
     return beta.view(-1, *[1] * (z.ndim - 1))
+
+
+@lru_cache(maxsize=256)
+def _patterns(layer: int, units: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Random numbers (patterns, *units), always the same for a layer."""
+    generator = torch.Generator().manual_seed(layer)
+    return torch.randn((PATTERNS, *units), generator=generator).to(device, dtype)
+
+
+def _softened(z: torch.Tensor, kinks: _Kinks) -> tuple[torch.Tensor, torch.Tensor]:
+    """How sharp the gates of `z` are, and where gates that have been moved see it."""
+    soft = kinks.soft
+    free = _beta(z, soft.sharpness)
+    if soft.moves is None or soft.patterns is None:
+        return free.clamp_max(kinks.own), z
+    # Channels of images and features of tokens are moved as a whole, as if by their bias.
+    units = (z.shape[1], *[1] * (z.ndim - 2)) if z.ndim != 3 else (1, z.shape[2])
+    moves = _patterns(soft.layer, units, z.device, z.dtype)[_rows(soft.patterns, z) % PATTERNS]
+    far = _rows(soft.moves, z).to(z.dtype).view(-1, *[1] * (z.ndim - 1))
+    return free.clamp_max(kinks.own), z + far * moves / free
 
 
 def _rounding(z: torch.Tensor, kinks: _Kinks) -> tuple[torch.Tensor, torch.Tensor]:
     """What rounding its kinks adds to a function's values and slopes, 0 for points that see the true network."""
-    beta = _beta(z, kinks.soft.sharpness, kinks.own)
+    beta, seen = _softened(z, kinks)
     value, slope = torch.zeros_like(z), torch.zeros_like(z)
     for place, jump in kinks.jumps:
-        there = z - place
+        there, moved = z - place, seen - place
         if math.isinf(kinks.own):
             own_value, own_slope = torch.relu(there), (there > 0.0).to(z.dtype)
         else:
             own_value, own_slope = nn.functional.softplus(there, kinks.own), torch.sigmoid(kinks.own * there)
-        value += jump * (nn.functional.softplus(beta * there) / beta - own_value)
-        slope += jump * (torch.sigmoid(beta * there) - own_slope)
+        value += jump * (nn.functional.softplus(beta * moved) / beta - own_value)
+        slope += jump * (torch.sigmoid(beta * moved) - own_slope)
     assert kinks.soft.rounded is not None  # the caller asked
     chosen = _rows(kinks.soft.rounded, z).to(z.dtype).view(-1, *[1] * (z.ndim - 1))
     return value * chosen, slope * chosen
@@ -127,10 +160,10 @@ class _Slope(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, above: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
         gradient, z, slope = ctx.saved_tensors
-        beta = _beta(z, ctx.kinks.soft.sharpness, ctx.kinks.own)
+        beta, seen = _softened(z, ctx.kinks)
         curvature = torch.zeros_like(z)
         for place, jump in ctx.kinks.jumps:
-            gate = torch.sigmoid(beta * (z - place))
+            gate = torch.sigmoid(beta * (seen - place))
             curvature += jump * (gate - gate * gate)
         return above * slope, above * gradient * curvature.mul_(beta), None, None
 
@@ -396,7 +429,7 @@ _STAND_INS: dict[Any, Callable[..., Any]] = {
 class SmoothGates(TorchFunctionMode):
     """Within this context second derivatives see smooth gates; values and first derivatives are the true ones.
 
-    With `rounded`, (points,), they are those of the rounded network for the points for which it is true.
+    A `Softness` also says which points see a rounded network instead, and how far its kinks are moved.
 
     >>> z = torch.tensor([[-1.0, 0.5]], requires_grad=True)
     >>> with SmoothGates():
@@ -406,9 +439,10 @@ class SmoothGates(TorchFunctionMode):
     ([[0.0, 1.0]], True)
     """
 
-    def __init__(self, sharpness: Number = SHARPNESS, rounded: torch.Tensor | None = None) -> None:
+    def __init__(self, soft: Softness = GATES) -> None:
         super().__init__()
-        self.soft = Softness(sharpness, rounded)
+        self.soft = soft
+        self.calls = 0
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -417,4 +451,5 @@ class SmoothGates(TorchFunctionMode):
         stand_in = _STAND_INS.get(func)
         if stand_in is None:
             return func(*args, **(kwargs or {}))
-        return stand_in(self.soft, *args, **(kwargs or {}))
+        self.calls += 1
+        return stand_in(replace(self.soft, layer=self.calls), *args, **(kwargs or {}))
