@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +27,13 @@ from cleverscore.surrogates import SmoothGates, Softness
 Array = npt.NDArray[np.float64]
 
 # Chosen on random and trained networks with 64 to 784 inputs, apart from those that docs/sharp.md reports on.
-STEPS, STEPS_IN_FEW_DIMENSIONS = 50, 38
-STARTS, MORE_STARTS = 8, 3  # in the first batch, and in each further one
-STARTS_IN_FEW_DIMENSIONS = 16  # in every batch: pieces of a small ReLU network are many, and its gradients cheap
-RISE = 0.01  # one more batch that raises the best by less ends the ascent
-MOST_BATCHES = 3
+STEPS, STARTS = 40, 8  # of the first batch
+STARTS_IN_FEW_DIMENSIONS = 24  # pieces of a small ReLU network are many, and its gradients cheap
+# Each further batch begins where the best climbs so far ended, with gates less soft, and shorter steps.
+AGAIN_STEPS, AGAIN_ROUNDED, AGAIN_REACH = 26, 4.0, 0.6
+MORE_STARTS, MORE_STARTS_IN_FEW_DIMENSIONS = 4, 8
+RISE, CALM = 0.01, 3  # so many batches in a row that raise the best by less end the ascent
+MOST_BATCHES = 4
 MOMENTUM = 0.8
 FIRST_SHARPNESS, LAST_SHARPNESS = 4.0, 25.0  # gates: soft first, to see far, then nearly the true ones
 # Rounded networks: how sharp they begin and end, and how far their kinks are moved, in widths of a gate. The true norm
@@ -104,9 +106,18 @@ def climb_cost(steps: int, *, rounded: bool = False) -> int:
 
 
 def climb(
-    classifier: Classifier, climbs: Climbs, *, p: float, steps: int, bounds: tuple[float, float] | None = None
+    classifier: Classifier,
+    climbs: Climbs,
+    *,
+    p: float,
+    steps: int,
+    reach: float = 1.0,
+    bounds: tuple[float, float] | None = None,
 ) -> Summit:
-    """Run all climbs for `steps` steps; with `bounds` every point is kept inside the box as well."""
+    """Run all climbs for `steps` steps, the first of which is `reach` radii long.
+
+    With `bounds` every point is kept inside the box as well.
+    """
     q = LpBall(p, 1.0).q
     shape = climbs.centers.shape
     centers = climbs.centers.flatten(1)
@@ -138,11 +149,11 @@ def climb(
         norms = torch.maximum(norms, found)  # keeps NaN: a broken gradient is reported, never passed over
         if ways is None:
             break
-        length = torch.linalg.vector_norm(ways, dim=1, keepdim=True)
-        moved |= length[:, 0] > 0.0
-        momentum = MOMENTUM * momentum + ways / torch.where(length > 0.0, length, 1.0)
-        reach = (1.0 - share) * climbs.radii[:, None]
-        offsets = _inside(onto_ball(offsets + reach * steepest(momentum, p), climbs.radii, p), centers, bounds)
+        slope = torch.linalg.vector_norm(ways, dim=1, keepdim=True)
+        moved |= slope[:, 0] > 0.0
+        momentum = MOMENTUM * momentum + ways / torch.where(slope > 0.0, slope, 1.0)
+        length = reach * (1.0 - share) * climbs.radii[:, None]
+        offsets = _inside(onto_ball(offsets + length * steepest(momentum, p), climbs.radii, p), centers, bounds)
     cost = torch.where(rounded, climb_cost(steps, rounded=True), climb_cost(steps))
     return Summit(norms, places, moved, cost)
 
@@ -327,7 +338,7 @@ class Ascent:
 
     norms       (targets,), each a lower bound of the local Lipschitz constant.
     gradients   (targets,), what they cost in gradients.
-    settled     (targets,): whether the last batch of starts raised the best by less than 1%.
+    settled     (targets,): whether the last three batches raised the best by less than 1% each.
     moved       (targets,): false where no climb ever had a direction, so that only random points are behind the norm.
     """
 
@@ -351,53 +362,58 @@ def largest_gradient_norms(
     """max ||grad(f_c - f_j)||_q over B_p(x, radius) for each target j of one input x (*input_shape).
 
     The first batch has 8 climbs through rounded networks (one from the input itself, with all kinks in their places),
-    each further one 3, until one raises the best by less than 1%, or three batches are done; up to 16 dimensions a
-    batch has 16.
+    each further one 4, from the best places so far, until three in a row raise the best by less than 1%, or four batches
+    are done; up to 16 dimensions the first has 24, and further ones 8.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     >>> found = largest_gradient_norms(Classifier(model), torch.zeros(2), predicted=0, targets=[1], ball=LpBall(2, 1.0))
     >>> found.norms.shape, bool(found.moved[0])
     ((1,), True)
     """
-    norms = np.full(len(targets), -np.inf)
+    dim, box, few = x.numel(), box_for(ball, classifier), x.numel() <= FEW_DIMENSIONS
+    norms = torch.empty(len(targets), 0, device=x.device, dtype=x.dtype)
+    places = torch.empty(len(targets), 0, dim, device=x.device, dtype=x.dtype)
     gradients = np.zeros(len(targets), dtype=np.int64)
-    settled, moved = np.zeros(len(targets), dtype=bool), np.zeros(len(targets), dtype=bool)
-    box = box_for(ball, classifier)
-    few = x.numel() <= FEW_DIMENSIONS
+    moved, calm = np.zeros(len(targets), dtype=bool), np.zeros(len(targets), dtype=np.int64)
     done = 0
     for batch in range(most_batches):
-        open_targets = np.flatnonzero(~settled)
-        if not len(open_targets):
+        rows = np.flatnonzero(calm < CALM)
+        if not len(rows):
             break
-        count = STARTS_IN_FEW_DIMENSIONS if few else STARTS if batch == 0 else MORE_STARTS
-        each = CANDIDATES_IN_FEW_DIMENSIONS if few else 1  # a rounded network leads up from anywhere
-        drawn = random_starts(ball, dim=x.numel(), count=count * each, seed=seed, input_id=input_id, batch=batch)
-        offers = list((drawn * ball.radius).to(x.device, x.dtype).view(count, each, -1))
-        moves = torch.full((count,), MOVES_IN_FEW_DIMENSIONS if few else MOVES)
+        at = torch.from_numpy(rows).to(x.device)
         if batch == 0:
-            offers[0] = torch.zeros_like(offers[0][:1])
-            moves[0] = 0.0
-        chosen = torch.tensor([targets[int(t)] for t in open_targets], device=x.device).repeat_interleave(count)
+            count = STARTS_IN_FEW_DIMENSIONS if few else STARTS
+            drawn = random_starts(ball, dim=dim, count=count, seed=seed, input_id=input_id, batch=batch) * ball.radius
+            drawn[0] = 0.0
+            starts = drawn.to(x.device, x.dtype).expand(len(rows), count, dim)
+        else:
+            count = MORE_STARTS_IN_FEW_DIMENSIONS if few else MORE_STARTS
+            best = norms[at].topk(count, dim=1).indices
+            starts = places[at].gather(1, best[:, :, None].expand(-1, -1, dim))
+        moves = torch.full((count,), MOVES_IN_FEW_DIMENSIONS if few else MOVES)
+        moves[0] *= batch > 0
+        chosen = torch.tensor([targets[int(t)] for t in rows], device=x.device).repeat_interleave(count)
         climbs = Climbs(
             centers=x.expand(len(chosen), *x.shape),
             predicted=torch.full_like(chosen, predicted),
             targets=chosen,
             radii=torch.full((len(chosen),), ball.radius, device=x.device, dtype=x.dtype),
-            starts=torch.zeros(len(chosen), x.numel(), device=x.device, dtype=x.dtype),
-            rounded=torch.full((len(chosen),), ROUNDED, device=x.device, dtype=x.dtype),
-            moves=moves.to(x.device, x.dtype).repeat(len(open_targets)),
-            patterns=torch.arange(done, done + count, device=x.device).repeat(len(open_targets)),
+            starts=starts.reshape(-1, dim),
+            rounded=torch.full((len(chosen),), AGAIN_ROUNDED if batch else ROUNDED, device=x.device, dtype=x.dtype),
+            moves=moves.to(x.device, x.dtype).repeat(len(rows)),
+            patterns=torch.arange(done, done + count, device=x.device).repeat(len(rows)),
         )
+        steps, reach = (AGAIN_STEPS, AGAIN_REACH) if batch else (STEPS, 1.0)
+        summit = climb(classifier, climbs, p=ball.p, steps=steps, reach=reach, bounds=box)
+        more_norms = torch.full((len(targets), count), -math.inf, device=x.device, dtype=x.dtype)
+        more_places = torch.zeros(len(targets), count, dim, device=x.device, dtype=x.dtype)
+        more_norms[at], more_places[at] = summit.norms.view(-1, count), summit.offsets.view(-1, count, dim)
+        before = norms.amax(1) if batch else torch.full_like(more_norms[:, 0], -math.inf)
+        norms, places = torch.cat([norms, more_norms], 1), torch.cat([places, more_places], 1)
+        raised = (norms.amax(1) > before * (1.0 + RISE)).cpu().numpy()
+        calm[rows] = np.where(raised[rows] | (batch == 0), 0, calm[rows] + 1)
+        moved[rows] |= summit.moved.view(-1, count).any(1).cpu().numpy()
+        calm[rows[~moved[rows]]] = CALM  # nothing leads up
+        gradients[rows] += summit.gradients.view(-1, count).sum(1).cpu().numpy()
         done += count
-        offers = offers * len(open_targets)
-        starts = best_starts(classifier, climbs, offers, p=ball.p, chunk_size=len(chosen), bounds=box)
-        steps = STEPS_IN_FEW_DIMENSIONS if few else STEPS
-        summit = climb(classifier, replace(climbs, starts=starts), p=ball.p, steps=steps, bounds=box)
-        best = summit.norms.view(-1, count).double().amax(1).cpu().numpy()
-        before = norms[open_targets]
-        norms[open_targets] = np.maximum(before, best)  # keeps NaN
-        settled[open_targets] = ~(norms[open_targets] > before * (1.0 + RISE)) & (batch > 0)
-        moved[open_targets] |= summit.moved.view(-1, count).any(1).cpu().numpy()
-        tried = sum(len(offer) for offer in offers[:count] if len(offer) > 1)
-        gradients[open_targets] += summit.gradients.view(-1, count).sum(1).cpu().numpy() + tried
-    return Ascent(norms, gradients, settled, moved)
+    return Ascent(norms.double().amax(1).cpu().numpy(), gradients, calm >= CALM, moved)
