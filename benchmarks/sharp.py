@@ -2,9 +2,9 @@
 
 Constants: L in a ball from `largest_gradient_norms` against the best of a multi-start search with about 20 times the
 work, and against the same method with about 25 times the work, on networks that were not used to choose the settings
-(those had seeds 0 to 18; earlier versions were measured on 100 to 102 and 200 to 202). Scores: on the shipped MNIST networks,
-with the best of several attacks above and the paper's method beside. Pieces are kept in --work, so an interrupted run
-goes on.
+(those had seeds 0 to 18; earlier versions were measured on 100 to 102 and 200 to 202). Scores: on the shipped MNIST
+networks, with the best of several attacks above and the paper's method beside. Pieces are kept in --work, so an
+interrupted run goes on.
 """
 
 from __future__ import annotations

@@ -362,8 +362,8 @@ def largest_gradient_norms(
     """max ||grad(f_c - f_j)||_q over B_p(x, radius) for each target j of one input x (*input_shape).
 
     The first batch has 8 climbs through rounded networks (one from the input itself, with all kinks in their places),
-    each further one 4, from the best places so far, until three in a row raise the best by less than 1%, or four batches
-    are done; up to 16 dimensions the first has 24, and further ones 8.
+    each further one 4, from the best places so far, until three in a row raise the best by less than 1%, or four
+    batches are done; up to 16 dimensions the first has 24, and further ones 8.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     >>> found = largest_gradient_norms(Classifier(model), torch.zeros(2), predicted=0, targets=[1], ball=LpBall(2, 1.0))
