@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -155,6 +156,29 @@ def test_rows_of_one_point_share_its_softness() -> None:
     with SmoothGates(Softness(torch.tensor([2.0, 2.0]), torch.tensor([True, False]))):
         value = torch.relu(z)
     assert bool((value[:3] > torch.relu(z[:3])).all()) and torch.equal(value[3:], torch.relu(z[3:]))
+
+
+@pytest.mark.parametrize("shape", [(9,), (3, 4, 4), (5, 6)], ids=["units", "images", "tokens"])
+def test_moved_kinks_come_home_as_gates_sharpen(shape: tuple[int, ...]) -> None:
+    z = torch.randn(4, *shape, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
+    rounded = torch.tensor([True, True, True, False])
+    moves, patterns = torch.tensor([0.0, 1.0, 1.0, 0.0]), torch.tensor([5, 5, 6, 5])
+
+    def values(sharpness: float, rows: slice = slice(None), *, moved: bool = True) -> torch.Tensor:
+        soft = Softness(sharpness, rounded[rows], *((moves[rows], patterns[rows]) if moved else ()))
+        with SmoothGates(soft):
+            return torch.relu(torch.relu(z[rows]) - 0.3)
+
+    soft, sharp, plain = values(1.0), values(1e6), values(1.0, moved=False)
+    true = torch.relu(torch.relu(z) - 0.3)
+    assert torch.equal(soft[[0, 3]], plain[[0, 3]]) and torch.equal(soft[3], true[3])
+    assert bool((soft[1:3] - plain[1:3]).abs().amax(dim=tuple(range(1, z.ndim))).gt(0.05).all())
+    assert torch.allclose(sharp, true, atol=1e-4)
+    assert torch.allclose(values(1.0, slice(1, 2)), soft[1:2])  # whatever other points there are
+    again = Softness(1.0, torch.ones(2, dtype=torch.bool), torch.ones(2), torch.tensor([5, 6]))
+    with SmoothGates(again):
+        first, second = torch.relu(z[:1].expand(2, *shape))
+    assert not torch.allclose(first, second)  # each pattern is a network of its own
 
 
 @pytest.mark.parametrize("window", [(2,), (3, 2, 1), (2, 1), (3, 2, 0, 1, False, True), (2, 2, 0, 2)])
@@ -318,14 +342,20 @@ def test_ascent_beats_many_more_random_points() -> None:
     assert again.norms[0] == pytest.approx(found.norms[1], rel=1e-4)  # whatever other targets there are
 
 
+def rough_network(seed: int) -> nn.Sequential:
+    """64 inputs, random weights: many maxima."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(64, 80), nn.ReLU(), nn.Linear(80, 80), nn.ReLU(), nn.Linear(80, 3))
+    for layer in model[::2]:
+        nn.init.normal_(layer.weight, 0.0, 1.6 / math.sqrt(layer.in_features))
+        nn.init.normal_(layer.bias, 0.0, 0.5)
+    return model
+
+
 def test_climbs_through_a_rounded_network_end_higher_where_there_are_many_maxima() -> None:
     gains = []
     for seed in range(2, 6):
-        torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(64, 80), nn.ReLU(), nn.Linear(80, 80), nn.ReLU(), nn.Linear(80, 3))
-        for layer in model[::2]:
-            nn.init.normal_(layer.weight, 0.0, 1.6 / math.sqrt(layer.in_features))
-            nn.init.normal_(layer.bias, 0.0, 0.5)
+        model = rough_network(seed)
         count, radius = 12, 2.0
         starts = random_starts(cs.LpBall(2, radius), dim=64, count=count, seed=0, input_id=0, batch=0) * radius
         best = []
@@ -337,6 +367,23 @@ def test_climbs_through_a_rounded_network_end_higher_where_there_are_many_maxima
             best.append(float(climb(cs.Classifier(model), climbs, p=2.0, steps=38).norms.max()))
         gains.append(best[1] / best[0])
     assert np.mean(gains) > 1.01
+
+
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_kinks_moved_for_each_climb_find_more_for_the_same_work(p: float) -> None:
+    gains = []
+    for seed in range(2, 6):
+        model = rough_network(seed)
+        count, radius = 12, 2.0 if p == 2.0 else 0.25
+        starts = random_starts(cs.LpBall(p, radius), dim=64, count=count, seed=0, input_id=0, batch=0) * radius
+        climbs = Climbs(
+            torch.rand(64).expand(count, 64), torch.zeros(count, dtype=torch.long), torch.ones(count, dtype=torch.long),
+            torch.full((count,), radius), starts, rounded=torch.ones(count),
+        )  # fmt: skip
+        moved = replace(climbs, moves=torch.ones(count), patterns=torch.arange(count))
+        best = [float(climb(cs.Classifier(model), way, p=p, steps=40).norms.max()) for way in (climbs, moved)]
+        gains.append(best[1] / best[0])
+    assert np.mean(gains) > 1.02 and min(gains) > 0.98
 
 
 def test_an_affine_network_has_no_direction_and_its_exact_norm() -> None:
