@@ -348,6 +348,29 @@ class Ascent:
     moved: npt.NDArray[np.bool_]
 
 
+def _through_rounded(
+    x: torch.Tensor, predicted: int, targets: Sequence[int], starts: torch.Tensor, radius: float, done: int
+) -> Climbs:
+    """Climbs from starts (targets, count, d), after `done` others of each target, with kinks moved in new ways.
+
+    The very first keeps its kinks in their places.
+    """
+    _, count, dim = starts.shape
+    chosen = torch.tensor(targets, device=x.device).repeat_interleave(count)
+    each = torch.ones(len(chosen), device=x.device, dtype=x.dtype)
+    patterns = torch.arange(done, done + count, device=x.device).repeat(len(targets))
+    return Climbs(
+        centers=x.expand(len(chosen), *x.shape),
+        predicted=torch.full_like(chosen, predicted),
+        targets=chosen,
+        radii=radius * each,
+        starts=starts.reshape(-1, dim),
+        rounded=(AGAIN_ROUNDED if done else ROUNDED) * each,
+        moves=(MOVES_IN_FEW_DIMENSIONS if dim <= FEW_DIMENSIONS else MOVES) * each * (patterns > 0),
+        patterns=patterns,
+    )
+
+
 def largest_gradient_norms(
     classifier: Classifier,
     x: torch.Tensor,
@@ -390,23 +413,11 @@ def largest_gradient_norms(
             count = MORE_STARTS_IN_FEW_DIMENSIONS if few else MORE_STARTS
             best = norms[at].topk(count, dim=1).indices
             starts = places[at].gather(1, best[:, :, None].expand(-1, -1, dim))
-        moves = torch.full((count,), MOVES_IN_FEW_DIMENSIONS if few else MOVES)
-        moves[0] *= batch > 0
-        chosen = torch.tensor([targets[int(t)] for t in rows], device=x.device).repeat_interleave(count)
-        climbs = Climbs(
-            centers=x.expand(len(chosen), *x.shape),
-            predicted=torch.full_like(chosen, predicted),
-            targets=chosen,
-            radii=torch.full((len(chosen),), ball.radius, device=x.device, dtype=x.dtype),
-            starts=starts.reshape(-1, dim),
-            rounded=torch.full((len(chosen),), AGAIN_ROUNDED if batch else ROUNDED, device=x.device, dtype=x.dtype),
-            moves=moves.to(x.device, x.dtype).repeat(len(rows)),
-            patterns=torch.arange(done, done + count, device=x.device).repeat(len(rows)),
-        )
+        climbs = _through_rounded(x, predicted, [targets[int(t)] for t in rows], starts, ball.radius, done)
         steps, reach = (AGAIN_STEPS, AGAIN_REACH) if batch else (STEPS, 1.0)
         summit = climb(classifier, climbs, p=ball.p, steps=steps, reach=reach, bounds=box)
-        more_norms = torch.full((len(targets), count), -math.inf, device=x.device, dtype=x.dtype)
-        more_places = torch.zeros(len(targets), count, dim, device=x.device, dtype=x.dtype)
+        more_norms = summit.norms.new_full((len(targets), count), -math.inf)
+        more_places = summit.offsets.new_zeros(len(targets), count, dim)
         more_norms[at], more_places[at] = summit.norms.view(-1, count), summit.offsets.view(-1, count, dim)
         before = norms.amax(1) if batch else torch.full_like(more_norms[:, 0], -math.inf)
         norms, places = torch.cat([norms, more_norms], 1), torch.cat([places, more_places], 1)
