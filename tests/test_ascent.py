@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import cleverscore as cs
+from cleverscore import errors
 from cleverscore.ascent import Climbs, climb, climb_cost, largest_gradient_norms, random_starts
 from cleverscore.gradients import margin_gradient_norms
 from cleverscore.projections import onto_ball, steepest
@@ -409,3 +411,22 @@ def test_clipping_needs_a_box_and_cut_off_gradients_are_refused() -> None:
     cut = cs.Classifier(lambda x: x.detach() @ torch.ones(4, 1) * weight)
     with pytest.raises(cs.CleverError, match="cut off"):
         largest_gradient_norms(cut, torch.zeros(4), predicted=0, targets=[1], ball=cs.LpBall(2, 1.0))
+
+
+def test_what_cannot_be_climbed_is_refused_in_a_sentence() -> None:
+    model = network(nn.ReLU())
+    classifier, x = cs.Classifier(model), torch.zeros(10, dtype=torch.float64)
+
+    def climbed(*, of: Any = classifier, at: Any = x, **options: Any) -> None:
+        largest_gradient_norms(of, at, ball=cs.LpBall(2, 0.1), **{"predicted": 0, "targets": [1], **options})
+
+    with pytest.raises(errors.ModelError, match="no Classifier"):
+        climbed(of=model)
+    for wrong in (x[None], x.long().numpy()):
+        with pytest.raises(errors.InputError):
+            climbed(at=wrong)
+    for targets in (3, [], [0], [99], [-1]):
+        with pytest.raises(errors.TargetError):
+            climbed(targets=targets)
+    with pytest.raises(errors.SettingError, match="most_batches"):
+        climbed(most_batches=0)

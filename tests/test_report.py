@@ -302,6 +302,8 @@ def test_a_sharp_run_shows_its_radial_profiles(browser: Browser, tmp_path: Path)
     command = ["score", "zoo:mnist-mlp", "zoo:mnist", "--limit", 1, "--targets", "runner_up", "--method", "sharp"]
     assert cleverscore(*command, "--out", run).returncode == 0
     browser.open(page(run).as_uri())
+    words = page(run).read_text()
+    assert "The score rests on a reverse Weibull law" not in words and "every ascent settled" in words
     browser.run("document.querySelector('.open').click()")
     labels = browser.run("[...document.querySelectorAll('#detail svg')].map(e => e.getAttribute('aria-label'))")
     assert "Largest gradient norm found within each radius" in labels[0] and browser.troubles() == []

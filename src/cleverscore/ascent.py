@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ import torch
 
 from cleverscore.balls import LpBall
 from cleverscore.classifier import Classifier
-from cleverscore.errors import ModelError, SettingError
+from cleverscore.errors import InputError, ModelError, SettingError, TargetError
 from cleverscore.gradients import CUT_OFF, dual_norms
 from cleverscore.projections import onto_ball, steepest
 from cleverscore.surrogates import SmoothGates, Softness
@@ -338,7 +339,7 @@ class Ascent:
 
     norms       (targets,), each a lower bound of the local Lipschitz constant.
     gradients   (targets,), what they cost in gradients.
-    settled     (targets,): whether the last three batches raised the best by less than 1% each.
+    settled     (targets,): whether the last three batches raised the best by less than 1% each, or nothing leads up.
     moved       (targets,): false where no climb ever had a direction, so that only random points are behind the norm.
     """
 
@@ -371,9 +372,30 @@ def _through_rounded(
     )
 
 
+def _check(classifier: Classifier, x: torch.Tensor, predicted: int, targets: Sequence[int], most_batches: int) -> None:
+    if not isinstance(classifier, Classifier):
+        raise ModelError(f"{type(classifier).__name__} is no Classifier; give cs.Classifier(model)")
+    if not x.is_floating_point():
+        raise InputError(f"x is of {x.dtype}; give one input of floats, such as images[0]")
+    if most_batches < 1:
+        raise SettingError(f"most_batches={most_batches}: give 1 or more")
+    with torch.no_grad():
+        logits = classifier.logits(x[None])
+    if logits.ndim != 2:
+        raise InputError(
+            f"x has the shape {tuple(x.shape)}, for which the model gives no row of logits; give one input"
+        )
+    classes = range(logits.shape[1])
+    if not isinstance(targets, Sequence) or not targets:
+        raise TargetError(f"targets={targets!r}: give a list of classes, such as [3]")
+    for target in targets:
+        if target not in classes or target == predicted:
+            raise TargetError(f"target {target}: give a class from 0 to {classes[-1]} other than {predicted}")
+
+
 def largest_gradient_norms(
     classifier: Classifier,
-    x: torch.Tensor,
+    x: torch.Tensor | npt.NDArray[np.floating[Any]],
     *,
     predicted: int,
     targets: Sequence[int],
@@ -385,14 +407,19 @@ def largest_gradient_norms(
     """max ||grad(f_c - f_j)||_q over B_p(x, radius) for each target j of one input x (*input_shape).
 
     The first batch has 8 climbs through rounded networks (one from the input itself, with all kinks in their places),
-    each further one 4, from the best places so far, until three in a row raise the best by less than 1%, or four
-    batches are done; up to 16 dimensions the first has 24, and further ones 8.
+    each further one 4, from the best places so far: three of them, or with a larger `most_batches` as many as it takes
+    until three in a row raise the best by less than 1%. Up to 16 dimensions the first has 24, and further ones 8.
+
+    Rounding depends a little on how many targets climb together, and a climb can make much of it: with float32 a
+    target's norm may differ by a fraction of a percent from what it is alone.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     >>> found = largest_gradient_norms(Classifier(model), torch.zeros(2), predicted=0, targets=[1], ball=LpBall(2, 1.0))
     >>> found.norms.shape, bool(found.moved[0])
     ((1,), True)
     """
+    x = torch.as_tensor(x)
+    _check(classifier, x, predicted, targets, most_batches)
     dim, box, few = x.numel(), box_for(ball, classifier), x.numel() <= FEW_DIMENSIONS
     norms = torch.empty(len(targets), 0, device=x.device, dtype=x.dtype)
     places = torch.empty(len(targets), 0, dim, device=x.device, dtype=x.dtype)

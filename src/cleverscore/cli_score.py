@@ -152,7 +152,7 @@ def _compute(
         note(f"resuming {store.folder}: {kept} of {in_all} scores are there already")
     costs = study.costs(missing, chunk_size=chunk_size, workers=threads)
     if costs:
-        most = "at most " if config.tolerance is not None or config.budget else ""
+        most = "at most " if config.tolerance is not None or config.budget or config.method == "sharp" else ""
         limit = f"; the budget is {config.budget}" if config.budget else ""
         later = ", then attacks and certificates" if wanted else ""
         note(f"to do: {most}{total(list(costs.values()))}{later}{limit}")

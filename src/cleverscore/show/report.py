@@ -56,6 +56,20 @@ HOW_TO_READ = (
         "evidence for it.",
     ),
 )
+# What takes the place of intervals and fits where nothing is sampled.
+HOW_TO_READ_ASCENT = (
+    "Ascent",
+    "The score rests on the largest gradient norms that climbs found at every distance up to the score, and on the "
+    "margin that they can use up on the way. No law is fitted and there is no sampling error, hence no interval, no "
+    "Q-Q plot and no K-S p. A climb can miss the steepest place; then the score is too large. An ascent that is not "
+    "settled was still finding more when it ended.",
+)
+
+
+def _how_to_read(method: str) -> tuple[tuple[str, str], ...]:
+    if method != "sharp":
+        return HOW_TO_READ
+    return (*(part for part in HOW_TO_READ if part[0] not in ("Interval", "Fit and K-S p")), HOW_TO_READ_ASCENT)
 
 
 def report_page(store: Store, *, live: str | None = None) -> str:
@@ -73,7 +87,9 @@ def report_page(store: Store, *, live: str | None = None) -> str:
         live_mark=", live" if live is not None else "",
         headline="".join(map(_card, found.norms)),
         remarks=_remarks(remarks(found), found),
-        how="".join(f"<div><h3>{escape(name)}</h3><p>{escape(words)}</p></div>" for name, words in HOW_TO_READ),
+        how="".join(
+            f"<div><h3>{escape(name)}</h3><p>{escape(words)}</p></div>" for name, words in _how_to_read(config.method)
+        ),
         made=_made(found),
         footer=footer(),
         data=packed(found, {"live": live}),
@@ -144,7 +160,8 @@ def _remarks(notes: Iterable[Remark], found: Findings) -> str:
         )
         title = escape(f"{note.title} ({where})" if where else note.title)
         parts.append(f'<details class="remark"><summary>{title}</summary><p>{escape(note.text)}</p>{buttons}</details>')
-    return "".join(parts) or '<p class="note">Nothing stood out: every fit ended well and no score was cut.</p>'
+    well = "every ascent settled" if found.config.method == "sharp" else "every fit ended well"
+    return "".join(parts) or f'<p class="note">Nothing stood out: {well} and no score was cut.</p>'
 
 
 def _made(found: Findings) -> str:
