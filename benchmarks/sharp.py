@@ -72,6 +72,15 @@ def untrained(dim: int, activation: type[nn.Module], seed: int) -> tuple[cs.Clas
     return cs.Classifier(model.eval()), torch.rand(8, dim, generator=torch.Generator().manual_seed(seed + 1000))
 
 
+def side_by_side(
+    x: torch.Tensor, predicted: int, target: int, ball: cs.LpBall, starts: torch.Tensor, **ways: torch.Tensor
+) -> Climbs:
+    """Climbs of one input from several starts."""
+    count = len(starts)
+    classes = torch.full((count,), predicted), torch.full((count,), target)
+    return Climbs(x.expand(count, *x.shape), *classes, torch.full((count,), ball.radius), starts, **ways)
+
+
 def heavy(
     classifier: cs.Classifier, x: torch.Tensor, predicted: int, target: int, ball: cs.LpBall, input_id: int
 ) -> float:
@@ -82,12 +91,8 @@ def heavy(
     starts = random_starts(ball, dim=x.numel(), count=48, seed=99, input_id=input_id, batch=0) * ball.radius
     best = 0.0
     for _ in range(4):
-        count = len(starts)
-        climbs = Climbs(
-            x.expand(count, *x.shape), torch.full((count,), predicted), torch.full((count,), target),
-            torch.full((count,), ball.radius), starts,
-            torch.tensor([REFERENCE[i // 2 % len(REFERENCE)] if i % 2 else 0.0 for i in range(count)]),
-        )  # fmt: skip
+        rounded = [REFERENCE[i // 2 % len(REFERENCE)] if i % 2 else 0.0 for i in range(len(starts))]
+        climbs = side_by_side(x, predicted, target, ball, starts, rounded=torch.tensor(rounded))
         found = climb(classifier, climbs, p=ball.p, steps=150)
         best = max(best, float(found.norms.max()))
         starts = found.offsets[found.norms.topk(8).indices]
@@ -99,12 +104,10 @@ def longer(
 ) -> float:
     """What the method itself finds with 128 climbs of 120 steps: about 50,000 gradients."""
     count = 128
-    climbs = Climbs(
-        x.expand(count, *x.shape), torch.full((count,), predicted), torch.full((count,), target),
-        torch.full((count,), ball.radius),
-        random_starts(ball, dim=x.numel(), count=count, seed=98, input_id=input_id, batch=0) * ball.radius,
-        rounded=torch.full((count,), ROUNDED), moves=torch.tensor([1.0, 2.0]).repeat(count // 2),
-        patterns=torch.arange(count),
+    starts = random_starts(ball, dim=x.numel(), count=count, seed=98, input_id=input_id, batch=0) * ball.radius
+    climbs = side_by_side(
+        x, predicted, target, ball, starts, rounded=torch.full((count,), ROUNDED),
+        moves=torch.tensor([1.0, 2.0]).repeat(count // 2), patterns=torch.arange(count),
     )  # fmt: skip
     return float(climb(classifier, climbs, p=ball.p, steps=120).norms.max())
 

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import cleverscore as cs
-from cleverscore.ascent import Climbs, nearest_crossings, random_starts
+from cleverscore.ascent import Climbs, random_starts
+from cleverscore.descent import nearest_crossings
 from cleverscore.profile import Profile
 
 

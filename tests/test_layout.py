@@ -69,6 +69,7 @@ ORDER = [
         "surrogates",
         "projections",
         "ascent",
+        "descent",
         "profile",
     ),
     *(

@@ -20,10 +20,11 @@ import torch
 
 from cleverscore.balls import LpBall
 from cleverscore.classifier import Classifier
-from cleverscore.errors import InputError, ModelError, SettingError, TargetError
+from cleverscore.errors import InputError, ModelError, SettingError
 from cleverscore.gradients import CUT_OFF, dual_norms
 from cleverscore.projections import onto_ball, steepest
 from cleverscore.surrogates import SmoothGates, Softness
+from cleverscore.targets import checked_classes
 
 Array = npt.NDArray[np.float64]
 
@@ -46,8 +47,6 @@ MOVES, MOVES_IN_FEW_DIMENSIONS = 1.0, 2.0
 STEP_COST = 3
 # A random start is the best of a few points. In few dimensions chance sees most of the ball, and its many small pieces.
 CANDIDATES, CANDIDATES_IN_FEW_DIMENSIONS, FEW_DIMENSIONS = 8, 64, 16
-# A short descent of the margin shows whether the other class is nearer than the norms found say.
-DESCENTS, DESCENT_STARTS, DESCENT_STEPS, HALVINGS, NEARER = 3, 4, 12, 10, 0.99
 # How torch says that a layer has a gradient, but that the gradient has none.
 NO_SECOND_DERIVATIVE = ("not implemented", "once_differentiable")
 START_BLOCK = 2**41  # random starts come from blocks far from those that are sampled
@@ -122,7 +121,7 @@ def climb(
     q = LpBall(p, 1.0).q
     shape = climbs.centers.shape
     centers = climbs.centers.flatten(1)
-    offsets = _inside(onto_ball(climbs.starts, climbs.radii, p), centers, bounds)
+    offsets = inside_box(onto_ball(climbs.starts, climbs.radii, p), centers, bounds)
     momentum = torch.zeros_like(offsets)
     moved = torch.zeros(len(offsets), dtype=torch.bool, device=offsets.device)
     norms, places = torch.zeros_like(climbs.radii), offsets
@@ -154,7 +153,7 @@ def climb(
         moved |= slope[:, 0] > 0.0
         momentum = MOMENTUM * momentum + ways / torch.where(slope > 0.0, slope, 1.0)
         length = reach * (1.0 - share) * climbs.radii[:, None]
-        offsets = _inside(onto_ball(offsets + length * steepest(momentum, p), climbs.radii, p), centers, bounds)
+        offsets = inside_box(onto_ball(offsets + length * steepest(momentum, p), climbs.radii, p), centers, bounds)
     cost = torch.where(rounded, climb_cost(steps, rounded=True), climb_cost(steps))
     return Summit(norms, places, moved, cost)
 
@@ -191,60 +190,6 @@ def _look(
     return found, ways.flatten(1).nan_to_num(0.0, 0.0, 0.0).to(climbs.starts.dtype)
 
 
-def descent_cost() -> int:
-    """Gradient equivalents of `nearest_crossings` at most: a forward pass is half a gradient."""
-    return DESCENTS * (DESCENT_STARTS * DESCENT_STEPS + HALVINGS // 2)
-
-
-def nearest_crossings(
-    classifier: Classifier, climbs: Climbs, *, p: float, bounds: tuple[float, float] | None = None
-) -> torch.Tensor:
-    """How far a short descent of the margin has to go within each ball until it meets the target's class: (n,).
-
-    Infinite where it does not. What is met is brought as near as the straight way back allows, and the descent repeated
-    in a ball a little smaller than that. A climb's start is where its descent begins, as a share of the radius.
-    """
-    centers, shape = climbs.centers.flatten(1), climbs.centers.shape
-    nearest = torch.full_like(climbs.radii, math.inf)
-    radii = climbs.radii
-    for _ in range(DESCENTS):
-        offsets = _inside(climbs.starts * radii[:, None], centers, bounds)
-        places = offsets
-        met = torch.zeros(len(offsets), dtype=torch.bool, device=offsets.device)
-        for step in range(DESCENT_STEPS):
-            margins, ways = _margins(classifier, climbs, (centers + offsets).view(shape), gradient=True)
-            crossed = (margins <= 0.0) & ~met
-            places = torch.where(crossed[:, None], offsets, places)
-            met |= crossed
-            reach = (1.0 - step / DESCENT_STEPS) * radii[:, None]
-            offsets = _inside(onto_ball(offsets - reach * steepest(ways, p), radii, p), centers, bounds)
-        if not bool(met.any()):
-            break
-        near, far = torch.zeros_like(radii), torch.ones_like(radii)
-        for _ in range(HALVINGS):
-            middle = (near + far) / 2
-            margins, _ = _margins(classifier, climbs, (centers + middle[:, None] * places).view(shape), gradient=False)
-            near, far = torch.where(margins > 0.0, middle, near), torch.where(margins > 0.0, far, middle)
-        lengths = torch.linalg.vector_norm(far[:, None] * places, p, dim=1)
-        nearest = torch.where(met, torch.minimum(nearest, lengths), nearest)
-        radii = torch.where(met, NEARER * nearest, radii)
-    return nearest
-
-
-def _margins(
-    classifier: Classifier, climbs: Climbs, points: torch.Tensor, *, gradient: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Margins at points, and their gradients (n, d) where asked for."""
-    points = points.detach().requires_grad_(gradient)
-    with torch.set_grad_enabled(gradient):
-        logits = classifier.logits(points)
-        margins = (logits.gather(1, climbs.predicted[:, None]) - logits.gather(1, climbs.targets[:, None]))[:, 0]
-        if not gradient:
-            return margins, points
-        (ways,) = torch.autograd.grad(margins.sum(), points)
-    return margins.detach(), ways.flatten(1).nan_to_num(0.0, 0.0, 0.0).to(climbs.starts.dtype)
-
-
 def _smooth_norm(gradients: torch.Tensor, q: float) -> torch.Tensor:
     """||g||_q per row, scaled to a largest entry of 1 so that nothing under- or overflows on the way back."""
     if gradients.dtype in (torch.float16, torch.bfloat16):
@@ -257,7 +202,7 @@ def _smooth_norm(gradients: torch.Tensor, q: float) -> torch.Tensor:
     return torch.linalg.vector_norm(scaled, q, dim=1)  # type: ignore[no-any-return]
 
 
-def _inside(offsets: torch.Tensor, centers: torch.Tensor, bounds: tuple[float, float] | None) -> torch.Tensor:
+def inside_box(offsets: torch.Tensor, centers: torch.Tensor, bounds: tuple[float, float] | None) -> torch.Tensor:
     """Clip points to the box: no coordinate grows by that, so they stay in the ball."""
     return offsets if bounds is None else (centers + offsets).clamp(*bounds) - centers
 
@@ -290,7 +235,7 @@ def best_starts(
         rows = torch.tensor([i for i, _ in part], device=chosen.device)
         some = climbs.at(rows, torch.stack([offers[i][k] for i, k in part]))
         centers = some.centers.flatten(1)
-        points = centers + _inside(onto_ball(some.starts, some.radii, p), centers, bounds)
+        points = centers + inside_box(onto_ball(some.starts, some.radii, p), centers, bounds)
         norms = _look(classifier, some, points.view(some.centers.shape), q, None)[0].tolist()
         for (i, _), norm in zip(part, norms, strict=True):
             found[i].append(norm)
@@ -372,7 +317,9 @@ def _through_rounded(
     )
 
 
-def _check(classifier: Classifier, x: torch.Tensor, predicted: int, targets: Sequence[int], most_batches: int) -> None:
+def _check(
+    classifier: Classifier, x: torch.Tensor, predicted: int, targets: Sequence[int], input_id: int, most_batches: int
+) -> None:
     if not isinstance(classifier, Classifier):
         raise ModelError(f"{type(classifier).__name__} is no Classifier; give cs.Classifier(model)")
     if not x.is_floating_point():
@@ -385,12 +332,7 @@ def _check(classifier: Classifier, x: torch.Tensor, predicted: int, targets: Seq
         raise InputError(
             f"x has the shape {tuple(x.shape)}, for which the model gives no row of logits; give one input"
         )
-    classes = range(logits.shape[1])
-    if not isinstance(targets, Sequence) or not targets:
-        raise TargetError(f"targets={targets!r}: give a list of classes, such as [3]")
-    for target in targets:
-        if target not in classes or target == predicted:
-            raise TargetError(f"target {target}: give a class from 0 to {classes[-1]} other than {predicted}")
+    checked_classes(targets, predicted=predicted, num_classes=logits.shape[1], input_id=input_id)
 
 
 def largest_gradient_norms(
@@ -419,7 +361,7 @@ def largest_gradient_norms(
     ((1,), True)
     """
     x = torch.as_tensor(x)
-    _check(classifier, x, predicted, targets, most_batches)
+    _check(classifier, x, predicted, targets, input_id, most_batches)
     dim, box, few = x.numel(), box_for(ball, classifier), x.numel() <= FEW_DIMENSIONS
     norms = torch.empty(len(targets), 0, device=x.device, dtype=x.dtype)
     places = torch.empty(len(targets), 0, dim, device=x.device, dtype=x.dtype)

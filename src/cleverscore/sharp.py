@@ -23,7 +23,6 @@ import torch
 from cleverscore.allocator import kept_pages
 from cleverscore.ascent import (
     CANDIDATES,
-    DESCENT_STARTS,
     FEW_DIMENSIONS,
     Climbs,
     Summit,
@@ -32,13 +31,12 @@ from cleverscore.ascent import (
     candidates,
     climb,
     climb_cost,
-    descent_cost,
-    nearest_crossings,
     random_starts,
 )
 from cleverscore.balls import LpBall
 from cleverscore.budget import Budget
 from cleverscore.classifier import Classifier
+from cleverscore.descent import DESCENT_STARTS, descent_cost, nearest_crossings
 from cleverscore.gradients import margin_gradient_norms
 from cleverscore.maxima import pool
 from cleverscore.profile import Profile

@@ -91,17 +91,22 @@ def _given(logits: torch.Tensor, targets: Sequence[Sequence[int]], ids: Sequence
         )
     chosen = []
     for input_id, predicted, classes in zip(ids, logits.argmax(1).tolist(), targets, strict=True):
-        if isinstance(classes, (str, int)) or len(classes) == 0:
-            raise TargetError(f"targets of input {input_id} are {classes!r}; give a list with at least one class")
-        row = tuple(dict.fromkeys(int(j) for j in classes))
-        for j in row:
-            if not 0 <= j < num_classes:
-                raise TargetError(
-                    f"target {j} of input {input_id} is not a class; there are classes 0 to {num_classes - 1}"
-                )
-            if j == predicted:
-                raise TargetError(
-                    f"target {j} is the predicted class of input {input_id}; choose another class or targets='all'"
-                )
-        chosen.append(row)
+        chosen.append(checked_classes(classes, predicted=predicted, num_classes=num_classes, input_id=input_id))
     return tuple(chosen)
+
+
+def checked_classes(classes: Sequence[int], *, predicted: int, num_classes: int, input_id: int) -> tuple[int, ...]:
+    """The target classes of one input, each once; a TargetError where one cannot be used."""
+    if isinstance(classes, (str, int)) or len(classes) == 0:
+        raise TargetError(f"targets of input {input_id} are {classes!r}; give a list with at least one class")
+    row = tuple(dict.fromkeys(int(j) for j in classes))
+    for j in row:
+        if not 0 <= j < num_classes:
+            raise TargetError(
+                f"target {j} of input {input_id} is not a class; there are classes 0 to {num_classes - 1}"
+            )
+        if j == predicted:
+            raise TargetError(
+                f"target {j} is the predicted class of input {input_id}; choose another class or targets='all'"
+            )
+    return row
