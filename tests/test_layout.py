@@ -75,6 +75,8 @@ ORDER = [
     *(
         "thin",
         "tuning",
+        "heads",
+        "screening",
         "maxima",
         "summaries",
         "score",

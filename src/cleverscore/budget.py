@@ -7,11 +7,19 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from cleverscore.errors import SettingError
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 PILOT_BLOCKS = 2  # with a budget of time, the first blocks tell what one costs
+
+
+@dataclass
+class Bill:
+    """Gradients that have to be paid for."""
+
+    gradients: int
 
 
 class Budget:
@@ -49,14 +57,15 @@ class Budget:
         return part
 
     @contextmanager
-    def paying(self, gradients: int) -> Iterator[None]:
-        """Pay for gradients, and for the time that the block takes."""
+    def paying(self, gradients: int = 0) -> Iterator[Bill]:
+        """Pay for gradients, also for those that are put on the bill meanwhile, and for the time that all takes."""
         began = time.monotonic()
-        yield
+        bill = Bill(gradients)
+        yield bill
         seconds = time.monotonic() - began
         for account in (self, self._parent):
             if account is not None:
-                account.spent_gradients += gradients
+                account.spent_gradients += bill.gradients
                 account.spent_seconds += seconds
 
     def affords(self, gradients: int) -> bool:

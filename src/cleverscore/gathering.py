@@ -17,11 +17,13 @@ from cleverscore.chunks import resolved_chunk_size
 from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
 from cleverscore.gradients import margin_gradient_norms
+from cleverscore.heads import Head
 from cleverscore.maxima import BlockMaxima, Request, default_workers, one_thread, sample
 from cleverscore.profile import Profile
 from cleverscore.racing import SKETCHED_DIRECTIONS, SKETCHED_POINTS, Race
 from cleverscore.reasons import ALL_BLOCKS, BUDGET, EXACT
 from cleverscore.score import Evidence
+from cleverscore.screening import Observer, Screen, lesson_points, spared
 from cleverscore.settings import Settings
 from cleverscore.sharp import searches
 from cleverscore.shortcuts import Reduced, is_affine, reduced
@@ -71,6 +73,7 @@ class Gatherer:
     chunk_size: int
     workers: int
     on_points: Callable[[int], None] | None = None
+    head: Head | None = None
 
     @classmethod
     def make(
@@ -95,8 +98,9 @@ class Gatherer:
         resolved = resolved_chunk_size(faster, moved[0].x, chunk_size, workers=workers)
         if settings.sharp and chunk_size is None:
             resolved = max(1, resolved // 2)  # the graph of a second derivative keeps about twice that of a first one
+        head = Head.of(faster, moved[0].x) if settings.screened else None
         return cls(
-            classifier, settings, False, replace(smaller, classifier=faster), resolved, workers, on_points
+            classifier, settings, False, replace(smaller, classifier=faster), resolved, workers, on_points, head
         )  # fmt: skip
 
     def gather(self, subjects: Sequence[Subject], *, account: Budget | None = None) -> Iterator[tuple[int, Evidence]]:
@@ -128,7 +132,7 @@ class Gatherer:
         draw = partial(
             sample, small.classifier, chunk_size=self.chunk_size, workers=self.workers, on_points=self.on_points
         )
-        return _Plan(small.classifier, moved, small.ball, self.settings, self.chunk_size, draw)
+        return _Plan(small.classifier, moved, small.ball, self.settings, self.chunk_size, draw, self.head)
 
     def _sharp(self, moved: Sequence[Subject], budget: Budget) -> Iterator[tuple[int, Evidence]]:
         """Radial profiles by ascent."""
@@ -196,6 +200,7 @@ class _Plan:
     settings: Settings
     chunk_size: int
     draw: Callable[[Sequence[Request]], Iterator[tuple[int, BlockMaxima]]]
+    head: Head | None = None
 
     def request(self, position: int, targets: tuple[int, ...], blocks: range, block_size: int) -> Request:
         """Ask for blocks of one subject."""
@@ -228,15 +233,21 @@ class _Plan:
             group = range(start, min(start + RACED_TOGETHER, len(self.subjects)))
             races = {i: self.settings.race(self.subjects[i]) for i in group}
             seconds = dict.fromkeys(group, 0.0)
+            screens: dict[int, Screen] = {}
             purse = budget.share(len(group), len(self.subjects) - start)
             self._sketch(races, seconds, purse)
             self._scout(races, seconds, purse)
             while races:
-                self._round(races, seconds, purse)
+                self._round(races, screens, seconds, purse)
                 for i in [i for i, race in races.items() if not race.active]:
                     race = races.pop(i)
-                    subject, stopped = self.subjects[i], tuple(race.stopped)
-                    yield i, subject.evidence(tuple(race.maxima), tuple(race.block_sizes), seconds[i], stopped)
+                    yield (
+                        i,
+                        self.subjects[i].evidence(
+                            tuple(race.maxima), tuple(race.block_sizes), seconds[i], tuple(race.stopped),
+                            gradients=tuple(race.gradients),
+                        ),
+                    )  # fmt: skip
 
     def _sketch(self, races: dict[int, Race], seconds: dict[int, float], purse: Budget) -> None:
         """Random projections for races with many targets: most of them end there, for a gradient each at most."""
@@ -276,7 +287,9 @@ class _Plan:
                 races[many[position]].scout(maxima.values)
                 seconds[many[position]] += maxima.seconds
 
-    def _round(self, races: dict[int, Race], seconds: dict[int, float], purse: Budget) -> None:
+    def _round(
+        self, races: dict[int, Race], screens: dict[int, Screen], seconds: dict[int, float], purse: Budget
+    ) -> None:
         """Blocks up to each race's next look, or what the budget allows."""
         size = self.settings.block_size
         ahead = {i: race.next_look() - race.drawn for i, race in races.items()}
@@ -292,8 +305,33 @@ class _Plan:
         for i, race in races.items():
             targets = tuple(race.targets[t] for t in race.active)
             blocks = range(race.drawn, race.drawn + min(ahead[i], allowed))
-            requests.append(self.request(i, targets, blocks, size))
-        with purse.paying(sum(costs[i] * len(r.blocks) for i, r in zip(order, requests, strict=True))):
+            request = replace(self.request(i, targets, blocks, size), screen=screens.get(i))
+            requests.append(self._with_lessons(request) if race.drawn == 0 else request)
+        with purse.paying() as bill:
             for position, maxima in self.draw(requests):
-                races[order[position]].add(maxima.values)
-                seconds[order[position]] += maxima.seconds
+                i, request = order[position], requests[position]
+                races[i].add(maxima.values, maxima.gradients)
+                seconds[i] += maxima.seconds
+                bill.gradients += sum(maxima.gradients)
+                screen = self._screen(request, maxima)
+                if screen is not None and races[i].active:
+                    screens[i] = screen
+                else:
+                    screens.pop(i, None)
+
+    def _with_lessons(self, request: Request) -> Request:
+        """First blocks, from which is learned where gradients are large."""
+        if self.head is None:
+            return request
+        observer = Observer.of(self.classifier, request.x, request.predicted, self.head)
+        points = lesson_points(len(request.blocks), request.block_size)
+        return replace(request, observer=observer, lesson_points=points)
+
+    def _screen(self, request: Request, maxima: BlockMaxima) -> Screen | None:
+        """What the next blocks are screened with: the screen that these were, if it spared anything, or a new one."""
+        if request.screen is not None:
+            return request.screen if spared(maxima.gradients, maxima.blocks * maxima.block_size) else None
+        if request.observer is None:
+            return None
+        with one_thread():  # sums in one order, whatever the number of cores
+            return Screen.learned(maxima.lessons, request.observer, request.targets, self.settings.tolerance or 0.0)

@@ -44,21 +44,42 @@ def margin_gradient_norms(
     One forward pass, then one vector-Jacobian product with e_c - e_j per target through the same graph. Batched
     products (`is_grads_batched`, vmap) need several times the memory and are slower on convolutions.
     """
-    points = points.detach().requires_grad_(True)
-    with torch.enable_grad():
-        logits = classifier.logits(points)
-    if not logits.requires_grad:
-        raise ModelError(CUT_OFF)
+    points, logits = _with_graph(classifier, points)
     direction = torch.zeros_like(logits)
     direction[:, predicted] = 1.0
     norms = []
     for position, target in enumerate(targets):
         direction[:, target] = -1.0
-        (gradient,) = torch.autograd.grad(
-            logits, points, direction, retain_graph=position + 1 < len(targets), allow_unused=True
-        )
+        norms.append(_norms_along(logits, points, direction, q, keep=position + 1 < len(targets)))
         direction[:, target] = 0.0
-        if gradient is None:  # a graph that leads to weights only
-            raise ModelError(CUT_OFF)
-        norms.append(dual_norms(gradient, q))
     return torch.stack(norms, 1)
+
+
+def pair_gradient_norms(
+    classifier: Classifier, points: torch.Tensor, *, predicted: int, targets: torch.Tensor, q: float
+) -> torch.Tensor:
+    """||grad(f_c - f_j)(x)||_q of each point for a target of its own: (n, *input_shape), (n,) -> (n,)."""
+    points, logits = _with_graph(classifier, points)
+    direction = torch.zeros_like(logits)
+    direction[:, predicted] = 1.0
+    direction[torch.arange(len(points), device=points.device), targets] = -1.0
+    return _norms_along(logits, points, direction, q)
+
+
+def _with_graph(classifier: Classifier, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    points = points.detach().requires_grad_(True)
+    with torch.enable_grad():
+        logits = classifier.logits(points)
+    if not logits.requires_grad:
+        raise ModelError(CUT_OFF)
+    return points, logits
+
+
+def _norms_along(
+    logits: torch.Tensor, points: torch.Tensor, direction: torch.Tensor, q: float, *, keep: bool = False
+) -> torch.Tensor:
+    """Norms of the gradients of direction . logits; `keep` leaves the graph for more of them."""
+    (gradient,) = torch.autograd.grad(logits, points, direction, retain_graph=keep, allow_unused=True)
+    if gradient is None:  # a graph that leads to weights only
+        raise ModelError(CUT_OFF)
+    return dual_norms(gradient, q)

@@ -2,7 +2,8 @@
 
 A request asks for some blocks of one input. It is cut into items of about one chunk of points; worker threads, each
 with one intra-operation thread, take items from all requests alike. A block's maximum is the same wherever its points
-were computed, since points depend on (seed, input id, norm, block) alone.
+were computed, since points depend on (seed, input id, norm, block) alone. A request with a screen computes gradients
+only where large ones are expected.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
 
@@ -25,10 +26,13 @@ from cleverscore.balls import LpBall, tile_points
 from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
 from cleverscore.gradients import margin_gradient_norms
+from cleverscore.screening import Lesson, Observer, Screen
 
 Array = npt.NDArray[np.float64]
 # What is measured at points (n, *input_shape): classifier, points, predicted=, targets=, q= -> (n, targets).
 Measure = Callable[..., torch.Tensor]
+
+SCREENED_BYTES = 2**25  # of points that are kept at once to choose from
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class BlockMaxima:
     values      (targets, blocks); NaN or infinite where a gradient was.
     first       index of the first block: blocks first .. first + blocks - 1 have been drawn.
     seconds     compute time, divided by the number of workers.
+    gradients   per target, how many were computed; default: one at each point.
+    lessons     in the order of blocks, what was asked for to learn from.
     """
 
     values: Array
@@ -45,6 +51,12 @@ class BlockMaxima:
     block_size: int
     first: int = 0
     seconds: float = 0.0
+    gradients: tuple[int, ...] = ()
+    lessons: tuple[Lesson, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.gradients:
+            object.__setattr__(self, "gradients", (self.blocks * self.block_size,) * len(self.targets))
 
     @property
     def blocks(self) -> int:
@@ -59,13 +71,21 @@ class BlockMaxima:
                 f"{self.first + self.blocks - 1} of targets {self.targets}"
             )
         return replace(
-            self, values=np.concatenate([self.values, later.values], 1), seconds=self.seconds + later.seconds
+            self,
+            values=np.concatenate([self.values, later.values], 1),
+            seconds=self.seconds + later.seconds,
+            gradients=tuple(map(sum, zip(self.gradients, later.gradients, strict=True))),
+            lessons=self.lessons + later.lessons,
         )
 
 
 @dataclass(frozen=True)
 class Request:
-    """Blocks to be drawn for one input."""
+    """Blocks to be drawn for one input.
+
+    screen      tells at which points gradients are worth computing; default: all.
+    observer    with it, features of the first `lesson_points` points of each block are kept beside their norms.
+    """
 
     x: torch.Tensor
     input_id: int
@@ -75,6 +95,15 @@ class Request:
     blocks: range
     block_size: int
     seed: int
+    screen: Screen | None = None
+    observer: Observer | None = None
+    lesson_points: int = 0
+
+    def item_points(self, chunk_size: int) -> int:
+        """Points of one item of work: a chunk; with a screen a whole block, unless it is very large."""
+        if self.screen is None:
+            return chunk_size
+        return max(chunk_size, min(self.block_size, SCREENED_BYTES // (self.x.nbytes or 1)))
 
 
 @dataclass(frozen=True)
@@ -114,11 +143,12 @@ def blocks_together(chunk_size: int, block_size: int) -> int:
 def _items(request: Request, chunk_size: int) -> Iterator[list[_Piece]]:
     # Items end where the number of the next block is a multiple of `together`, wherever the request begins: a point
     # then always meets the same others in a matrix product, and gradients are the same to the last bit.
-    together = blocks_together(chunk_size, request.block_size)
+    enough = request.item_points(chunk_size)
+    together = blocks_together(enough, request.block_size)
     item: list[_Piece] = []
     points = 0
     for piece in _pieces(request):
-        if item and (points >= chunk_size or (piece.tile == 0 and piece.block % together == 0)):
+        if item and (points >= enough or (piece.tile == 0 and piece.block % together == 0)):
             yield item
             item, points = [], 0
         item.append(piece)
@@ -139,10 +169,18 @@ def _flow(requests: Sequence[Request], chunk_size: int) -> Iterator[tuple[int, l
             yield position, waiting, True
 
 
-def _compute(
-    classifier: Classifier, request: Request, item: list[_Piece], chunk_size: int, measure: Measure
-) -> tuple[dict[int, Array], float]:
-    """Largest value per target in each block of an item."""
+@dataclass(frozen=True)
+class _Found:
+    """What an item gave: the largest value per target in each of its blocks, and what that took."""
+
+    largest: dict[int, Array]
+    gradients: npt.NDArray[np.int64]
+    seconds: float = 0.0
+    lessons: dict[int, Lesson] = field(default_factory=dict)
+
+
+def _compute(classifier: Classifier, request: Request, item: list[_Piece], chunk_size: int, measure: Measure) -> _Found:
+    """Draw the points of an item and find the largest values."""
     began = time.perf_counter()
     draw, blocks = request.ball.points, _joined(item)
     if request.ball.spans_tiles:
@@ -165,26 +203,87 @@ def _compute(
                 law, wanted = type(request.ball).__name__, tuple(place.shape)
                 raise SettingError(f"{law}.points gave shape {tuple(drawn.shape)}; {wanted} is wanted")
             place.copy_(drawn)
+    search = _screened if request.screen is not None else partial(_all_norms, measure=measure)
+    found = search(classifier, request, blocks, points, chunk_size)
+    return replace(found, seconds=time.perf_counter() - began)
+
+
+def _all_norms(
+    classifier: Classifier,
+    request: Request,
+    blocks: list[_Piece],
+    points: torch.Tensor,
+    chunk_size: int,
+    *,
+    measure: Measure,
+) -> _Found:
     norms = torch.cat(
         [
             measure(classifier, part, predicted=request.predicted, targets=request.targets, q=request.ball.q)
             for part in torch.split(points, chunk_size)
         ]
     )
-    parts = torch.split(norms, [piece.count for piece in blocks])
+    sizes = [piece.count for piece in blocks]
+    parts = torch.split(norms, sizes)
     # amax keeps NaN, so a broken gradient is never hidden by a sound one.
     largest = {piece.block: part.amax(0).double().cpu().numpy() for piece, part in zip(blocks, parts, strict=True)}
-    return largest, time.perf_counter() - began
+    lessons = {}
+    if request.observer is not None:
+        for piece, at, part in zip(blocks, torch.split(points, sizes), parts, strict=True):
+            if piece.tile == 0:
+                few = slice(min(request.lesson_points, chunk_size))
+                features = request.observer.features(classifier, at[few], request.targets)
+                lessons[piece.block] = Lesson(features, part[few])
+    return _Found(largest, np.full(len(request.targets), len(points), dtype=np.int64), lessons=lessons)
+
+
+def _screened(
+    classifier: Classifier, request: Request, blocks: list[_Piece], points: torch.Tensor, chunk_size: int
+) -> _Found:
+    assert request.screen is not None  # the caller looked
+    values, gradients = request.screen.largest(
+        classifier,
+        points,
+        [piece.count for piece in blocks],
+        predicted=request.predicted,
+        targets=request.targets,
+        q=request.ball.q,
+        chunk_size=chunk_size,
+    )
+    rows = values.double().cpu().numpy()
+    largest = {piece.block: row for piece, row in zip(blocks, rows, strict=True)}
+    return _Found(largest, gradients.cpu().numpy())
 
 
 class _Pending:
     """A request whose items are on their way."""
 
     def __init__(self, request: Request) -> None:
+        self.request = request
         self.values = np.full((len(request.targets), len(request.blocks)), -np.inf)
+        self.gradients = np.zeros(len(request.targets), dtype=np.int64)
+        self.lessons: dict[int, Lesson] = {}
         self.seconds = 0.0
         self.open = 0
         self.all_submitted = False
+
+    def add(self, found: _Found, workers: int) -> None:
+        """Take what an item gave."""
+        for block, values in found.largest.items():
+            column = block - self.request.blocks.start
+            self.values[:, column] = np.maximum(self.values[:, column], values)
+        self.gradients += found.gradients
+        self.lessons.update(found.lessons)
+        self.seconds += found.seconds / workers
+        self.open -= 1
+
+    def maxima(self) -> BlockMaxima:
+        """What all items gave."""
+        request = self.request
+        return BlockMaxima(
+            self.values, request.targets, request.block_size, request.blocks.start, self.seconds,
+            tuple(self.gradients.tolist()), tuple(self.lessons[block] for block in sorted(self.lessons)),
+        )  # fmt: skip
 
 
 @contextmanager
@@ -234,8 +333,8 @@ def sample(
     pending = [_Pending(request) for request in requests]
     flow = _flow(requests, chunk_size)
     with kept_pages(), pool(workers) as executor:
-        running: dict[Future[tuple[dict[int, Array], float]], tuple[int, list[_Piece]]] = {}
-        done: SimpleQueue[Future[tuple[dict[int, Array], float]]] = SimpleQueue()  # half the price of wait()
+        running: dict[Future[_Found], tuple[int, list[_Piece]]] = {}
+        done: SimpleQueue[Future[_Found]] = SimpleQueue()  # half the price of wait()
         while True:
             while len(running) < 2 * workers and (upcoming := next(flow, None)) is not None:
                 position, item, last = upcoming
@@ -248,17 +347,9 @@ def sample(
                 return
             future = done.get()
             position, item = running.pop(future)
-            largest, seconds = future.result()
-            state, request = pending[position], requests[position]
-            for block, values in largest.items():
-                column = block - request.blocks.start
-                state.values[:, column] = np.maximum(state.values[:, column], values)
-            state.seconds += seconds / workers
-            state.open -= 1
+            state = pending[position]
+            state.add(future.result(), workers)
             if on_points is not None:
                 on_points(sum(piece.count for piece in item))
             if state.all_submitted and state.open == 0:
-                yield (
-                    position,
-                    BlockMaxima(state.values, request.targets, request.block_size, request.blocks.start, state.seconds),
-                )
+                yield position, state.maxima()

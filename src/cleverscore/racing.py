@@ -5,6 +5,11 @@ targets of an input see the same points, so their scores are compared in pairs: 
 far, the difference of two log scores has about the spread that the difference on all of them has. A target is out when
 that difference is far enough above zero, in standard deviations. This asks what the estimator will say after all
 blocks, which is much better known than where the true end-point lies, and the better the fewer blocks are left.
+
+Few blocks can hide the shape of a tail, though: all their halves then agree on an end-point that later blocks move far
+up. So a target also has to stay behind at the far end of the end-point's interval; or, where that is infinite or very
+far, if its maxima so far came from a Gumbel law, the limit of all reverse Weibull laws and the heaviest of their tails.
+What the estimator says after all blocks of such maxima is simulated once.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +37,9 @@ HALVES = 24  # random halves per look: their standard deviation is known to 15%
 # fewer than three of the standard error itself, so that a rival's true score is hardly the smallest, either.
 DROP_DEVIATIONS, LEAST_DEVIATIONS = 4.0, 3.0
 HALVES_SEED = 0x68616C76
+# Samples of a Gumbel law that tell how far the estimator may go on it, and in which share of them it goes less far.
+GUMBEL_SAMPLES, GUMBEL_SHARE = 400, 0.95
+GUMBEL_SEED = 0x67756D62
 
 # With more targets than this, single points are looked at before blocks are drawn.
 SCOUTED_ABOVE = 32
@@ -58,6 +67,17 @@ def looks(blocks: int) -> list[int]:
         at.append(size)
         size *= 2
     return [*at, blocks]
+
+
+@lru_cache
+def gumbel_reach(blocks: int, penalty: float) -> float:
+    """How many scales above the mode the fitted end-point of so many maxima of a Gumbel law lies at most, mostly.
+
+    >>> gumbel_reach(500, 0.1) > gumbel_reach(64, 0.1) > 6.0
+    True
+    """
+    samples = np.random.default_rng(GUMBEL_SEED).gumbel(size=(GUMBEL_SAMPLES, blocks))
+    return float(np.quantile(tails.fit(samples, penalty=penalty).location, GUMBEL_SHARE))
 
 
 @dataclass(frozen=True)
@@ -102,6 +122,7 @@ class Race:
         self.stopping = stopping
         self.block_sizes = [block_size for _ in self.targets]
         self.maxima: list[Array] = [np.empty(0) for _ in self.targets]
+        self.gradients = [0 for _ in self.targets]
         self.stopped: list[str] = ["" for _ in self.targets]
         self._record = math.inf  # smallest score among targets that ended without losing, at earlier looks
 
@@ -150,11 +171,14 @@ class Race:
 
     def _end_early(self, t: int, norms: Array, reason: str) -> None:
         self.maxima[t], self.block_sizes[t], self.stopped[t] = norms, 1, reason
+        self.gradients[t] = len(norms)
 
-    def add(self, values: Array) -> None:
-        """Take more block maxima (active targets, blocks), then look."""
-        for t, row in zip(self.active, values, strict=True):
-            self.maxima[t] = np.concatenate([self.maxima[t], row])
+    def add(self, values: Array, gradients: Sequence[int] | None = None) -> None:
+        """Take more block maxima (active targets, blocks), then look; `gradients`: what they cost, if not all."""
+        active = self.active
+        for i, t in enumerate(active):
+            self.maxima[t] = np.concatenate([self.maxima[t], values[i]])
+            self.gradients[t] += values.shape[1] * self.block_sizes[t] if gradients is None else gradients[i]
         self._look()
 
     def stop(self, reason: str) -> None:
@@ -180,7 +204,7 @@ class Race:
                 self.stopped[t] = NARROW
         finished = [values[i] for i, t in enumerate(active) if self.stopped[t]]
         if self.stopping.race and logs is not None:
-            self._drop(active, logs, values, needed)
+            self._drop(active, logs, values, low, needed)
         if self.stopping.threshold is not None:
             self._decide(active, logs, values, low, high, needed)
         self._record = min([self._record, *finished])
@@ -203,13 +227,14 @@ class Race:
         logs: Array = np.log(np.maximum(capped_ratio(self.margins[active], locations, self.limit), 1e-300))
         return logs
 
-    def _drop(self, active: list[int], logs: Array, values: Array, needed: float) -> None:
+    def _drop(self, active: list[int], logs: Array, values: Array, low: Array, needed: float) -> None:
         """Take out targets whose score stays above the best one's."""
         if len(self.targets) == 1 or np.isnan(values).any():
             return
         best = int(np.argmin(values))
         record = self._record
         own = np.log(max(values[best], 1e-300))
+        leader = min(record, values[best])
         for i, t in enumerate(active):
             if self.stopped[t] or (i == best and record >= values[best]):
                 continue
@@ -218,8 +243,15 @@ class Race:
             else:
                 gap = math.log(max(values[i], 1e-300)) - own
                 spread = float((logs[:, i] - logs[:, best]).std(ddof=1))
-            if gap > 0.0 and gap > needed * spread:
+            if gap > 0.0 and gap > needed * spread and max(low[i], self._gumbel_score(t)) > leader:
                 self.stopped[t] = LOST
+
+    def _gumbel_score(self, t: int) -> float:
+        """How small a target's score may become after all blocks, if its maxima have a Gumbel law."""
+        scale = self.maxima[t].std(ddof=1) * math.sqrt(6.0) / math.pi
+        mode = self.maxima[t].mean() - np.euler_gamma * scale
+        reach = gumbel_reach(self.looks[-1], self.penalty)
+        return float(capped_ratio(self.margins[t], mode + reach * scale, self.limit))
 
     def _needed(self, drawn: int) -> float:
         """Standard deviations that tell after so many blocks what will be after all."""
@@ -246,4 +278,6 @@ class Race:
 
 
 def _narrow(value: float, low: float, high: float, tolerance: float) -> bool:
-    return tolerance > 0.0 and low >= value * (1.0 - tolerance) and high <= value * (1.0 + tolerance)
+    # The score after all blocks has an error, too: two scores differ by more than the error of each.
+    share = tolerance / math.sqrt(2.0)
+    return tolerance > 0.0 and low >= value * (1.0 - share) and high <= value * (1.0 + share)

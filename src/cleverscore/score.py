@@ -67,6 +67,7 @@ class Evidence:
     profiles    per target, what an ascent found; then there are no blocks.
     slopes      per target, the gradient norm at the input, where the maxima are of curvatures (second-order scores).
     counts      per target, how many maxima there are; given where the maxima themselves were left on disk.
+    gradients   per target, how many were computed for the maxima; default: one at each point of each block.
     """
 
     input_id: int
@@ -81,10 +82,18 @@ class Evidence:
     profiles: tuple[Profile, ...] = ()
     slopes: tuple[float, ...] = ()
     counts: tuple[int, ...] = ()
+    gradients: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.counts:
             object.__setattr__(self, "counts", tuple(len(row) for row in self.maxima))
+        if not self.gradients:
+            object.__setattr__(self, "gradients", self.points)
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        """Per target, at how many points of the ball its maxima are."""
+        return tuple(count * size for count, size in zip(self.counts, self.block_sizes, strict=True))
 
 
 @dataclass(frozen=True)
@@ -272,7 +281,7 @@ def _score(item: Evidence, t: int, rule: Rule, kind: str, tail: Tail) -> Score:
         ks_statistic=tail.ks_statistic,
         ks_pvalue=tail.ks_pvalue,
         block_size=item.block_sizes[t],
-        gradients=item.counts[t] * item.block_sizes[t],
+        gradients=item.gradients[t],
         seconds=item.seconds * item.counts[t] / max(1, sum(item.counts)),
         stopped=item.stopped[t],
         maxima=item.maxima[t],

@@ -10,6 +10,7 @@ from cleverscore.budget import Budget
 from cleverscore.errors import SettingError
 from cleverscore.racing import Race, Stopping, looks
 from cleverscore.score import Rule
+from cleverscore.screening import LEAST_BLOCK
 from cleverscore.sharp import most_gradients
 from cleverscore.subjects import Subject
 from cleverscore.tails import TailModel
@@ -122,6 +123,11 @@ class Settings:
     def adaptive(self) -> bool:
         """Whether sampling may end before all blocks are drawn."""
         return self.tolerance is not None or self.budget is not None or self.threshold is not None
+
+    @property
+    def screened(self) -> bool:
+        """Whether, after the first blocks, gradients are computed only where large ones are expected."""
+        return bool(self.tolerance) and self.threshold is None and self.block_size >= LEAST_BLOCK and not self.sharp
 
     @property
     def ball(self) -> LpBall:

@@ -41,12 +41,13 @@ class Subject:
         *,
         profiles: tuple[Profile, ...] = (),
         slopes: tuple[float, ...] = (),
+        gradients: tuple[int, ...] = (),
     ) -> Evidence:
         """What was measured for this input, one entry per target."""
         return Evidence(
             input_id=self.input_id, label=self.label, predicted=self.predicted, targets=self.targets,
             margins=self.margins, maxima=tuple(maxima), block_sizes=block_sizes, seconds=seconds, stopped=stopped,
-            profiles=profiles, slopes=slopes,
+            profiles=profiles, slopes=slopes, gradients=gradients,
         )  # fmt: skip
 
 

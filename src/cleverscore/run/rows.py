@@ -133,6 +133,8 @@ def part_row(part: Part) -> tuple[Any, ...]:
         "seconds": item.seconds,
         "stopped": item.stopped,
     }
+    if item.gradients != item.points:
+        facts["gradients"] = item.gradients
     if item.profiles:
         facts["profiles"] = [(p.radii.tolist(), p.norms.tolist(), p.gradients, p.outcome, p.met) for p in item.profiles]
     blob = np.concatenate([np.empty(0), *item.maxima]).astype("<f8").tobytes()
@@ -162,6 +164,7 @@ def evidence_of(input_id: int, text: str, blob: bytes | None) -> Evidence:
             Profile(np.array(radii), np.array(norms), *rest) for radii, norms, *rest in facts.get("profiles", ())
         ),
         counts=counts,
+        gradients=tuple(facts.get("gradients", ())),
     )
 
 
@@ -178,6 +181,7 @@ def merged(parts: Sequence[tuple[bool, Evidence]], wanted: int) -> Evidence:
         seconds=sum(part.seconds for _, part in parts),
         stopped=(reason,) * len(counts),
         counts=counts,
+        gradients=tuple(map(sum, zip(*(part.gradients for _, part in parts), strict=True))),
     )
 
 
