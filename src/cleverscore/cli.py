@@ -108,8 +108,8 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--tolerance",
     type=float,
     metavar="SHARE",
-    help="Stop where an interval is within this share of the score (0.05), and give no more gradients to classes that "
-    "cannot be the nearest; 0 does only the latter.",
+    help="Stop where an interval is within this share of the score (0.05), compute gradients only where large ones are "
+    "expected, and give no more to classes that cannot be the nearest; 0 does only the latter.",
 )
 @click.option("--budget", metavar="AMOUNT", help="At most so many gradients (2000000) or so much time (90s, 10m, 2h).")
 @click.option(

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from cleverscore.classifier import Classifier
 
@@ -46,6 +47,21 @@ class _Watch(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
+class _Multiplications(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts floating-point operations. torch's own counter also puts hooks on all modules that there are."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        cost = flop_registry.get(function._overloadpacket)
+        if cost is not None:
+            self.count += int(cost(*args, **(kwargs or {}), out_val=out))
+        return out
+
+
 @dataclass(frozen=True)
 class Head:
     """The dense layers at the end of a network.
@@ -60,13 +76,16 @@ class Head:
     @classmethod
     def of(cls, classifier: Classifier, x: torch.Tensor) -> Head:
         """The end of a network, found with the input `x`; empty where the network cannot be watched."""
-        counter = FlopCounterMode(display=False)
         before: list[int] = []
         try:
-            with torch.no_grad(), counter, _Watch(0, lambda: before.append(counter.get_total_flops())) as watch:
+            with (
+                torch.no_grad(),
+                _Multiplications() as done,
+                _Watch(0, lambda: before.append(done.count)) as watch,
+            ):
                 classifier.logits(x[None])
-            whole = counter.get_total_flops()
-            first = next((i for i, flops in enumerate(before) if whole - flops <= HEAD_SHARE * whole), len(before))
+            rest = [done.count - count for count in before]
+            first = next((i for i, count in enumerate(rest) if count <= HEAD_SHARE * done.count), len(rest))
             found = cls(first, tuple(seen.shape[1] for seen in watch.inputs[first:]))
             found.watched(classifier, x[None])
         except Exception:  # compiled, scripted and other foreign networks: their logits have to do

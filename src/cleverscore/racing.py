@@ -84,7 +84,7 @@ def gumbel_reach(blocks: int, penalty: float) -> float:
 class Stopping:
     """What ends sampling before all blocks are drawn.
 
-    tolerance   relative half-width of a score's interval that is narrow enough; 0 only races targets.
+    tolerance   relative half-width of a score's interval that is more than narrow enough; 0 only races targets.
     race        whether targets compete for the smallest score.
     threshold   a score that only has to be told from: sampling ends where it is clear on which side the score will be.
     """

@@ -15,7 +15,7 @@ from cleverscore import tails
 from cleverscore.norms import norm_name
 from cleverscore.profile import Profile
 from cleverscore.reasons import is_lost
-from cleverscore.summaries import race_summary, scores_table, summary
+from cleverscore.summaries import race_summary, scores_table, screen_summary, summary
 from cleverscore.tails import FitOutcome, TailFit
 from cleverscore.tails.weibull import ESTIMATOR
 from cleverscore.targets import takes_smallest
@@ -436,5 +436,6 @@ class Scores:
         return frame
 
     def __str__(self) -> str:
-        race = race_summary(self.rows)
-        return f"{scores_table(self.heads)}\n\n{summary(self.heads, raced=bool(race))}" + (f"\n{race}" if race else "")
+        race, screen = race_summary(self.rows), screen_summary(self.rows)
+        lines = [scores_table(self.heads), "", summary(self.heads, raced=bool(race)), race, screen]
+        return "\n".join(lines[:3] + [line for line in lines[3:] if line])

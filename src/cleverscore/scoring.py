@@ -50,9 +50,10 @@ def clever(
     method      "paper", "released-code": the sampling and the fit of the code that the authors published, or "sharp":
                 radial profiles by ascent (docs/sharp.md), where blocks and block_size have no meaning; or a `Method` of
                 your own (docs/extend.md).
-    tolerance   stop early where the interval is within this share of the score (0.05), and race the targets of
-                untargeted scores; 0 only races. Default: all blocks for all targets. Sharp: stop where more starts
-                lower the score by less than this share, default 0.01.
+    tolerance   stop early where the interval is within this share of the score (0.05), after the first blocks compute
+                gradients only where large ones are expected (docs/speed.md), and race the targets of untargeted
+                scores; 0 only races. Default: all blocks for all targets. Sharp: stop where more starts lower the
+                score by less than this share, default 0.01.
     budget      at most so many gradients in all (2_000_000), or so much time ("90s", "10m", "2h").
     ids         the row of each input in its data, default 0..n-1; a block's points depend on (seed, id, norm, block).
     inside      "ball" (the paper's), or "clip" to move points into the input box (the released code's).

@@ -58,7 +58,8 @@ class Settings:
     """What defines a score, apart from the model and the inputs; defaults are the paper's (section 5.1).
 
     tolerance   None draws all blocks for every target, as the paper does. A number makes sampling adaptive: it ends
-                where a score's interval is within that share of the score, and untargeted scores race their targets.
+                where a score's interval is within that share of the score, and untargeted scores race their targets;
+                above 0, gradients of later blocks are computed only where large ones are expected.
                 The sharp method always races, and stops where more starts lower a score by less than the tolerance.
     budget      at most so many gradients in all ("2000000"), or so much time ("90s", "10m", "2h"); adaptive as well.
     threshold   a score that only has to be told from; adaptive as well.

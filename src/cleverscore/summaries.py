@@ -34,6 +34,16 @@ def race_summary(rows: Sequence[Score]) -> str:
     return f"race: of {len(raced) / heads:.3g} targets per input, {left / heads:.3g} stayed in, {words}"
 
 
+def screen_summary(rows: Sequence[Score]) -> str:
+    """At how many of the points gradients were computed, where that is not at all of them."""
+    sampled = [score for score in rows if score.profile is None and not takes_smallest(score.target_kind)]
+    points = sum(score.fit.blocks * score.block_size for score in sampled)
+    gradients = sum(score.gradients for score in sampled)
+    if gradients >= points:
+        return ""
+    return f"screened: gradients at {gradients / points:.0%} of the points, where large ones were expected"
+
+
 def scores_table(heads: Sequence[Score]) -> str:
     """One line per input: what was predicted, the nearest class, the score and its interval, the fit."""
     labelled = any(score.label is not None for score in heads)

@@ -20,7 +20,7 @@ from cleverscore.bounds.records import Above, Below
 from cleverscore.bounds.words import bracket_summary, bracket_table
 from cleverscore.classifier import Classifier
 from cleverscore.score import Score, Scores
-from cleverscore.summaries import race_summary, summary
+from cleverscore.summaries import race_summary, screen_summary, summary
 
 if TYPE_CHECKING:
     import pandas
@@ -127,8 +127,8 @@ class Bracket:
         return joined
 
     def __str__(self) -> str:
-        race = race_summary(self.scores.rows)
-        parts = [bracket_table(self), "", summary(self.rows, raced=bool(race)), race, bracket_summary(self)]
+        race, screen = race_summary(self.scores.rows), screen_summary(self.scores.rows)
+        parts = [bracket_table(self), "", summary(self.rows, raced=bool(race)), race, screen, bracket_summary(self)]
         return "\n".join(part for i, part in enumerate(parts) if part or i == 1)
 
 

@@ -72,7 +72,7 @@ class StudyConfig:
         """What is drawn per target, in words."""
         if self.method == "sharp":
             return "ascent"
-        drawn = f"{self.blocks} blocks of {self.block_size} gradients"
+        drawn = f"{self.blocks} blocks of {self.block_size} points"
         if self.tolerance is None and self.budget is None:
             return drawn
         ends = [] if self.tolerance is None else [f"tolerance {self.tolerance:g}"]

@@ -170,7 +170,7 @@ def _made(found: Findings) -> str:
     sampling: list[tuple[str, Any]] = []
     if any(len(head.maxima) for norm in found.norms for head in norm.known):  # a method that ascends draws none
         tolerance = "none: all blocks for all targets" if config.tolerance is None else f"{config.tolerance:g}"
-        sampling = [("blocks", f"{config.blocks} of {config.block_size} gradients"), ("tolerance", tolerance)]
+        sampling = [("blocks", f"{config.blocks} of {config.block_size} points"), ("tolerance", tolerance)]
     rows: list[tuple[str, Any]] = [
         ("model", config.model),
         ("model fingerprint", config.model_fingerprint or "-"),
