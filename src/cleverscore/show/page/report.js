@@ -40,6 +40,12 @@ function startReport(doc, arrays) {
     ks: (i) => column("ks")[i], upper: (i) => column("upper")[i], certified: (i) => column("certified")[i],
   };
 
+  function sortable(key) {
+    const value = sorting[key];
+    for (let i = 0; i < count; i++) if (!Number.isNaN(value(i))) return true;
+    return false;
+  }
+
   function idFilter(text) {
     const parts = text.split(",").map((part) => part.trim()).filter(Boolean).map((part) => part.match(/^(\d+)(?:-(\d+))?$/));
     if (!parts.length) return () => true;
@@ -81,7 +87,7 @@ function startReport(doc, arrays) {
     const form = $("filters").elements, line = make("tr", {});
     for (const [key, name] of names) {
       const cell = make("th", { scope: "col" });
-      if (key) {
+      if (key && sortable(key)) {
         const active = form.sort.value === key, up = form.order.value !== "down";
         cell.setAttribute("aria-sort", active ? (up ? "ascending" : "descending") : "none");
         cell.append(make("button", { type: "button", "data-sort": key, onclick: () => {
@@ -234,6 +240,7 @@ function startReport(doc, arrays) {
     }
     const form = $("filters").elements;
     options(form.flag, [...[...present].map((f) => [f, FLAG_WORDS[f]]), ...[...outcomes].sort().map((o) => [`outcome:${o}`, `fit: ${o}`])], "all inputs");
+    for (const option of form.sort.options) option.hidden = option.disabled = !sortable(option.value);
     options(form.target, [...new Set(column("target"))].filter((c) => c >= 0).sort((a, b) => a - b).map((c) => [c, className(c)]), "any");
     choose();
   }
