@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import cleverscore as cs
+from cleverscore import maxima
 from cleverscore.gradients import margin_gradient_norms, pair_gradient_norms
 from cleverscore.heads import Head
 from cleverscore.run.local import Processes
@@ -115,6 +116,47 @@ def test_what_is_screened_depends_on_nothing_else(tmp_path: Path) -> None:
             assert kept.values == pytest.approx(together.values, rel=1e-12)
 
 
+@pytest.mark.parametrize("kept", [2**25, 2**18])
+def test_what_is_screened_does_not_depend_on_chunks(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where a block is screened whole, nor where it is too large for that (2**18 bytes are 83 points)."""
+    monkeypatch.setattr(maxima, "SCREENED_BYTES", kept)
+    settings: dict[str, Any] = {"p": math.inf, "blocks": 32, "block_size": 256, "tolerance": 1e-3, "targets": [[3]]}
+    first, *others = [cs.clever(mnist(), image(), chunk_size=size, **settings)[0] for size in (16, 100, 512)]
+    assert first.gradients < 0.9 * 32 * 256
+    for other in others:
+        assert other.gradients == first.gradients and other.maxima == pytest.approx(first.maxima, rel=1e-6)
+
+
+def test_of_large_blocks_few_are_computed_whole() -> None:
+    settings: dict[str, Any] = {"p": 2, "blocks": 12, "block_size": 1024, "targets": [[3]], "tolerance": 1e-3}
+    score = cs.clever(mnist(), image(), **settings)[0]
+    assert 4 * 1024 < score.gradients < 8 * 1024
+
+
+def test_lessons_go_on_where_a_budget_cuts_the_first_blocks() -> None:
+    """With a budget of time the first two blocks are drawn alone, too few points to learn from."""
+    settings: dict[str, Any] = {**BLOCKS, "p": 2, "targets": [[3, 5]], "tolerance": 1e-3}
+    free = cs.clever(mnist(), image(), **settings)
+    timed = cs.clever(mnist(), image(), budget="1h", **settings)
+    assert [row.gradients for row in timed.rows] == [row.gradients for row in free.rows]
+    assert timed[0].gradients < 0.8 * 2 * 96 * 64
+    assert timed.values == pytest.approx(free.values, rel=1e-9)
+
+
+def test_lessons_about_targets_that_left_are_set_aside() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(1200, 5, generator=generator)
+    norms = (0.3 * values[:, :2]).exp()
+    own = torch.stack([values[:, 2:3], values[:, 3:4]], 1)
+    early = Lesson(Features(values[:600], own[:600]), norms[:600], (3, 4))
+    late = Lesson(Features(values[600:], own[600:, 1:]), norms[600:, 1:], (4,))
+    observer = Observer.of(mnist(), image()[0], 7, Head(0, ()))
+    both = Screen.learned([early, late], observer, (4,), 0.05)
+    alone = Screen.learned([Lesson(Features(values, own[:, 1:]), norms[:, 1:], (4,))], observer, (4,), 0.05)
+    assert both is not None and alone is not None and float(both.residual) < 0.01
+    assert torch.equal(both.common, alone.common) and torch.equal(both.own, alone.own)
+
+
 END = 3.41
 
 
@@ -160,7 +202,7 @@ def test_a_screen_that_spares_nothing_is_given_up() -> None:
 
 
 def lesson(norms: torch.Tensor, values: torch.Tensor) -> Lesson:
-    return Lesson(Features(values, torch.zeros(len(values), norms.shape[1], 0)), norms)
+    return Lesson(Features(values, torch.zeros(len(values), norms.shape[1], 0)), norms, (3,))
 
 
 def test_what_a_screen_learns_from_has_to_be_sound() -> None:
@@ -178,5 +220,7 @@ def test_a_convolutional_network_of_the_paper_is_screened_by_its_dense_layers() 
     torch.manual_seed(0)
     classifier = cs.Classifier(networks.mnist_cnn().eval())
     head = Head.of(classifier, image()[0])
-    features = Observer.of(classifier, image()[0], 0, head).features(classifier, image().repeat(3, 1, 1, 1), (1, 2))
+    features = Observer.of(classifier, image()[0], 0, head).features(
+        classifier, image().repeat(3, 1, 1, 1), (1, 2), chunk_size=2
+    )
     assert features.common.shape == (3, 10 + 55 + 128) and features.own.shape == (3, 2, 4)

@@ -23,7 +23,7 @@ from cleverscore.profile import Profile
 from cleverscore.racing import SKETCHED_DIRECTIONS, SKETCHED_POINTS, Race
 from cleverscore.reasons import ALL_BLOCKS, BUDGET, EXACT
 from cleverscore.score import Evidence
-from cleverscore.screening import Observer, Screen, lesson_points, spared
+from cleverscore.screening import Observer, Screening
 from cleverscore.settings import Settings
 from cleverscore.sharp import searches
 from cleverscore.shortcuts import Reduced, is_affine, reduced
@@ -233,12 +233,12 @@ class _Plan:
             group = range(start, min(start + RACED_TOGETHER, len(self.subjects)))
             races = {i: self.settings.race(self.subjects[i]) for i in group}
             seconds = dict.fromkeys(group, 0.0)
-            screens: dict[int, Screen] = {}
+            screenings = {i: self._screening(self.subjects[i]) for i in group}
             purse = budget.share(len(group), len(self.subjects) - start)
             self._sketch(races, seconds, purse)
             self._scout(races, seconds, purse)
             while races:
-                self._round(races, screens, seconds, purse)
+                self._round(races, screenings, seconds, purse)
                 for i in [i for i, race in races.items() if not race.active]:
                     race = races.pop(i)
                     yield (
@@ -288,7 +288,7 @@ class _Plan:
                 seconds[many[position]] += maxima.seconds
 
     def _round(
-        self, races: dict[int, Race], screens: dict[int, Screen], seconds: dict[int, float], purse: Budget
+        self, races: dict[int, Race], screenings: dict[int, Screening], seconds: dict[int, float], purse: Budget
     ) -> None:
         """Blocks up to each race's next look, or what the budget allows."""
         size = self.settings.block_size
@@ -300,38 +300,35 @@ class _Plan:
             for race in races.values():
                 race.stop(BUDGET)
             return
-        order = list(races)
-        requests = []
-        for i, race in races.items():
-            targets = tuple(race.targets[t] for t in race.active)
-            blocks = range(race.drawn, race.drawn + min(ahead[i], allowed))
-            request = replace(self.request(i, targets, blocks, size), screen=screens.get(i))
-            requests.append(self._with_lessons(request) if race.drawn == 0 else request)
+        left = {i: range(race.drawn, race.drawn + min(ahead[i], allowed)) for i, race in races.items()}
+        drawn: dict[int, BlockMaxima] = {}
         with purse.paying() as bill:
-            for position, maxima in self.draw(requests):
-                i, request = order[position], requests[position]
-                races[i].add(maxima.values, maxima.gradients)
-                seconds[i] += maxima.seconds
-                bill.gradients += sum(maxima.gradients)
-                screen = self._screen(request, maxima)
-                if screen is not None and races[i].active:
-                    screens[i] = screen
-                else:
-                    screens.pop(i, None)
+            while left:  # twice where a screen is learned on the way
+                order = list(left)
+                requests = [self._next_request(i, races[i], screenings[i], left[i]) for i in order]
+                for position, maxima in self.draw(requests):
+                    i = order[position]
+                    seconds[i] += maxima.seconds
+                    bill.gradients += sum(maxima.gradients)
+                    with one_thread():  # sums in one order, whatever the number of cores
+                        screenings[i].take(maxima.lessons, maxima.gradients, blocks=maxima.blocks, block_size=size)
+                    drawn[i] = drawn[i].merge(maxima) if i in drawn else maxima
+                    left[i] = left[i][maxima.blocks :]
+                    if not left[i]:
+                        races[i].add(drawn[i].values, drawn[i].gradients)
+                left = {i: blocks for i, blocks in left.items() if blocks}
 
-    def _with_lessons(self, request: Request) -> Request:
-        """First blocks, from which is learned where gradients are large."""
-        if self.head is None:
-            return request
-        observer = Observer.of(self.classifier, request.x, request.predicted, self.head)
-        points = lesson_points(len(request.blocks), request.block_size)
-        return replace(request, observer=observer, lesson_points=points)
+    def _next_request(self, position: int, race: Race, screening: Screening, left: range) -> Request:
+        """Those of the blocks that are left which can be drawn in one way."""
+        targets = tuple(race.targets[t] for t in race.active)
+        blocks = left[: screening.alike(len(left))]
+        request = self.request(position, targets, blocks, self.settings.block_size)
+        return replace(request, screen=screening.screen, observer=screening.observer)
 
-    def _screen(self, request: Request, maxima: BlockMaxima) -> Screen | None:
-        """What the next blocks are screened with: the screen that these were, if it spared anything, or a new one."""
-        if request.screen is not None:
-            return request.screen if spared(maxima.gradients, maxima.blocks * maxima.block_size) else None
-        if request.observer is None:
-            return None
-        with one_thread():  # sums in one order, whatever the number of cores
-            return Screen.learned(maxima.lessons, request.observer, request.targets, self.settings.tolerance or 0.0)
+    def _screening(self, subject: Subject) -> Screening:
+        """How a subject's gradients are screened, if they are."""
+        observer = None
+        if self.head is not None:
+            observer = Observer.of(self.classifier, subject.x, subject.predicted, self.head)
+        settings = self.settings
+        return Screening(observer, block_size=settings.block_size, tolerance=settings.tolerance or 0.0)

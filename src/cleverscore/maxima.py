@@ -26,7 +26,7 @@ from cleverscore.balls import LpBall, tile_points
 from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
 from cleverscore.gradients import margin_gradient_norms
-from cleverscore.screening import Lesson, Observer, Screen
+from cleverscore.screening import LESSON_POINTS, Lesson, Observer, Screen
 
 Array = npt.NDArray[np.float64]
 # What is measured at points (n, *input_shape): classifier, points, predicted=, targets=, q= -> (n, targets).
@@ -43,7 +43,7 @@ class BlockMaxima:
     first       index of the first block: blocks first .. first + blocks - 1 have been drawn.
     seconds     compute time, divided by the number of workers.
     gradients   per target, how many were computed; default: one at each point.
-    lessons     in the order of blocks, what was asked for to learn from.
+    lessons     in the order of points, what was asked for to learn from.
     """
 
     values: Array
@@ -84,7 +84,7 @@ class Request:
     """Blocks to be drawn for one input.
 
     screen      tells at which points gradients are worth computing; default: all.
-    observer    with it, features of the first `lesson_points` points of each block are kept beside their norms.
+    observer    with it, features of the points are kept beside their norms.
     """
 
     x: torch.Tensor
@@ -97,13 +97,13 @@ class Request:
     seed: int
     screen: Screen | None = None
     observer: Observer | None = None
-    lesson_points: int = 0
 
     def item_points(self, chunk_size: int) -> int:
-        """Points of one item of work: a chunk; with a screen a whole block, unless it is very large."""
+        """Points of one item of work: a chunk; with a screen whole blocks, or the same parts of very large ones."""
         if self.screen is None:
             return chunk_size
-        return max(chunk_size, min(self.block_size, SCREENED_BYTES // (self.x.nbytes or 1)))
+        most = max(1, SCREENED_BYTES // self.x.nbytes)
+        return max(chunk_size, self.block_size) if self.block_size <= most else most
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class _Found:
     largest: dict[int, Array]
     gradients: npt.NDArray[np.int64]
     seconds: float = 0.0
-    lessons: dict[int, Lesson] = field(default_factory=dict)
+    lessons: dict[tuple[int, int], Lesson] = field(default_factory=dict)
 
 
 def _compute(classifier: Classifier, request: Request, item: list[_Piece], chunk_size: int, measure: Measure) -> _Found:
@@ -230,10 +230,10 @@ def _all_norms(
     lessons = {}
     if request.observer is not None:
         for piece, at, part in zip(blocks, torch.split(points, sizes), parts, strict=True):
-            if piece.tile == 0:
-                few = slice(min(request.lesson_points, chunk_size))
-                features = request.observer.features(classifier, at[few], request.targets)
-                lessons[piece.block] = Lesson(features, part[few])
+            few = LESSON_POINTS - piece.tile * tile_points(request.x.numel())
+            if few > 0:
+                features = request.observer.features(classifier, at[:few], request.targets, chunk_size=chunk_size)
+                lessons[piece.block, piece.tile] = Lesson(features, part[:few], request.targets)
     return _Found(largest, np.full(len(request.targets), len(points), dtype=np.int64), lessons=lessons)
 
 
@@ -262,7 +262,7 @@ class _Pending:
         self.request = request
         self.values = np.full((len(request.targets), len(request.blocks)), -np.inf)
         self.gradients = np.zeros(len(request.targets), dtype=np.int64)
-        self.lessons: dict[int, Lesson] = {}
+        self.lessons: dict[tuple[int, int], Lesson] = {}
         self.seconds = 0.0
         self.open = 0
         self.all_submitted = False
@@ -282,7 +282,7 @@ class _Pending:
         request = self.request
         return BlockMaxima(
             self.values, request.targets, request.block_size, request.blocks.start, self.seconds,
-            tuple(self.gradients.tolist()), tuple(self.lessons[block] for block in sorted(self.lessons)),
+            tuple(self.gradients.tolist()), tuple(self.lessons[at] for at in sorted(self.lessons)),
         )  # fmt: skip
 
 

@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from cleverscore.classifier import Classifier
@@ -22,7 +21,8 @@ from cleverscore.heads import Head
 from cleverscore.streams import philox
 
 LEAST_BLOCK = 32  # points: of smaller blocks there is little to leave out
-LESSON_POINTS = 4096  # of an input at most, spread over its first blocks
+LESSON_POINTS = 4096  # of an input at most: its first blocks, of which there may be so many
+LESSON_BLOCKS = 32
 LEAST_LESSON = 512
 CLASSES = 10  # whose logits are looked at: those that are largest at the input
 PROJECTIONS = 128
@@ -53,6 +53,14 @@ class Lesson:
 
     features: Features
     norms: torch.Tensor
+    targets: tuple[int, ...]
+
+    def about(self, targets: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Common features, own features and norms, of these targets alone, in double precision."""
+        columns = [self.targets.index(target) for target in targets]
+        parts = self.features.common, self.features.own[:, columns], self.norms[:, columns]
+        common, own, norms = (part.double().cpu() for part in parts)
+        return common, own, norms
 
 
 @dataclass(frozen=True)
@@ -78,8 +86,14 @@ class Observer:
             projection = torch.from_numpy(values / math.sqrt(width)).to(device=x.device, dtype=torch.float32)
         return cls(head, predicted, classes, logits[classes], projection)
 
-    def features(self, classifier: Classifier, points: torch.Tensor, targets: Sequence[int]) -> Features:
+    def features(
+        self, classifier: Classifier, points: torch.Tensor, targets: Sequence[int], *, chunk_size: int
+    ) -> Features:
         """The features of points (n, *input_shape)."""
+        parts = [self._of_chunk(classifier, part, targets) for part in torch.split(points, chunk_size)]
+        return Features(torch.cat([part.common for part in parts]), torch.cat([part.own for part in parts]))
+
+    def _of_chunk(self, classifier: Classifier, points: torch.Tensor, targets: Sequence[int]) -> Features:
         logits, seen = self.head.watched(classifier, points)
         few = logits.detach().float()[:, self.classes] - self.centre
         first, second = torch.triu_indices(few.shape[1], few.shape[1], device=few.device)
@@ -145,9 +159,8 @@ class Screen:
         cls, lessons: Sequence[Lesson], observer: Observer, targets: tuple[int, ...], tolerance: float
     ) -> Screen | None:
         """Learn from lessons; None where there are too few points, or numbers that are not finite."""
-        norms = torch.cat([lesson.norms for lesson in lessons]).double().cpu()
-        common = torch.cat([lesson.features.common for lesson in lessons]).double().cpu()
-        own = torch.cat([lesson.features.own for lesson in lessons]).double().cpu()
+        parts = [lesson.about(targets) for lesson in lessons]
+        common, own, norms = (torch.cat(part) for part in zip(*parts, strict=True))
         if len(norms) < LEAST_LESSON or not all(bool(part.isfinite().all()) for part in (norms, common, own)):
             return None
         largest = norms.amax(0)
@@ -194,11 +207,8 @@ class Screen:
 
         Not finite where a gradient was.
         """
-        parts = [
-            self._expected(self.observer.features(classifier, part, targets), targets)
-            for part in torch.split(points, chunk_size)
-        ]
-        expected, above = torch.cat([part for part, _ in parts]), parts[0][1]
+        features = self.observer.features(classifier, points, targets, chunk_size=chunk_size)
+        expected, above = self._expected(features, targets)
         block_of = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes)).to(points.device)
         kind = torch.promote_types(points.dtype, torch.float32)
         best = torch.full((len(sizes), len(targets)), -math.inf, device=points.device, dtype=kind)
@@ -243,15 +253,42 @@ def _regression(features: torch.Tensor, logs: torch.Tensor) -> tuple[torch.Tenso
     return weights, constant, torch.tensor(math.sqrt(best), dtype=square.dtype)
 
 
-def lesson_points(blocks: int, block_size: int) -> int:
-    """Points of each of the first blocks from which is learned.
+def lesson_blocks(block_size: int) -> int:
+    """How many blocks are computed whole, to learn from them.
 
-    >>> lesson_points(32, 64), lesson_points(32, 1024)
-    (64, 128)
+    >>> lesson_blocks(64), lesson_blocks(1024)
+    (32, 4)
     """
-    return min(block_size, -(-LESSON_POINTS // blocks))
+    return min(LESSON_BLOCKS, -(-LESSON_POINTS // block_size))
 
 
-def spared(gradients: Sequence[int], points: int) -> bool:
-    """Whether so many gradients at so many points per target were worth screening for."""
-    return float(np.sum(gradients)) <= WORTHWHILE * points * len(gradients)
+class Screening:
+    """One input's way to a screen: lessons until there are enough of them, then a screen for as long as it pays.
+
+    observer    with it the next blocks are computed whole, and learned from; None afterwards, and where there is no
+                screening.
+    screen      what the next blocks are screened with; None where all gradients are computed.
+    """
+
+    def __init__(self, observer: Observer | None, *, block_size: int, tolerance: float) -> None:
+        self.observer = observer
+        self.screen: Screen | None = None
+        self._tolerance = tolerance
+        self._missing = lesson_blocks(block_size)
+        self._lessons: list[Lesson] = []
+
+    def alike(self, blocks: int) -> int:
+        """How many of the next blocks are drawn in the same way."""
+        return blocks if self.observer is None else min(blocks, self._missing)
+
+    def take(self, lessons: Sequence[Lesson], gradients: Sequence[int], *, blocks: int, block_size: int) -> None:
+        """Learn from the lessons of so many blocks, or from how many gradients of each target they took."""
+        if sum(gradients) > WORTHWHILE * blocks * block_size * len(gradients):
+            self.screen = None
+        if self.observer is None:
+            return
+        self._lessons += lessons
+        self._missing -= blocks
+        if self._missing <= 0:
+            self.screen = Screen.learned(self._lessons, self.observer, self._lessons[-1].targets, self._tolerance)
+            self.observer, self._lessons = None, []
