@@ -83,7 +83,11 @@ def test_score_prints_a_table_and_keeps_it(full_run: tuple) -> None:
     assert done.returncode == 0, done.stderr
     assert "median" in done.stdout and "kept in" in done.stderr
     assert cleverscore("show", run).stdout == done.stdout
-    assert len(cleverscore("show", run, "--targets").stdout.splitlines()) > 8 * 9
+    every = cleverscore("show", run, "--targets").stdout.splitlines()
+    lines, words = every[2 : every.index("")], every[every.index("") :]
+    # One line per input, norm and other class; what is said below is about inputs, as in the short table.
+    assert len(lines) == 8 * 2 * 9 and all(line.endswith("all blocks") for line in lines)
+    assert words == done.stdout.splitlines()[2 + 8 * 2 :]
 
 
 def test_exports_agree_and_have_the_documented_columns(full_run: tuple) -> None:

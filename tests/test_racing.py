@@ -12,6 +12,8 @@ import cleverscore as cs
 from cleverscore import racing, reasons, tails
 from cleverscore.budget import Budget
 from cleverscore.racing import Race, Stopping, gumbel_reach, looks
+from cleverscore.score import Evidence, score_from
+from cleverscore.settings import Settings
 
 
 def network(classes: int = 8) -> cs.Classifier:
@@ -99,6 +101,35 @@ def test_how_far_a_gumbel_tail_reaches_is_what_samples_show() -> None:
     assert 0.91 < shares.mean() < 0.98
 
 
+ATOMS = np.concatenate([np.full((2, 4), 2.0), weibull(np.random.default_rng(2), (2, 28))], 1)
+
+
+@pytest.mark.parametrize(("margin", "out"), [(1.1, False), (20.0, True)])
+def test_repeated_maxima_end_nothing_but_a_race_that_is_lost_by_far(margin: float, out: bool) -> None:
+    """Their interval has no width, but a steeper piece may be hit later."""
+    run = race([1.0, margin], stopping=Stopping(0.2, race=True), blocks=500)
+    run.add(ATOMS)
+    assert tails.fit(ATOMS).outcome.tolist() == [tails.FitOutcome.ATOM] * 2
+    assert run.stopped == ["", reasons.LOST if out else ""]
+
+
+@pytest.mark.parametrize("stopping", [Stopping(0.0, race=False), Stopping(0.0, race=False, threshold=0.4)])
+def test_repeated_maxima_decide_nothing(stopping: Stopping) -> None:
+    run = race([1.0, 1.0], stopping=stopping, blocks=500, limit=0.45)
+    run.add(ATOMS)  # scores of 0.5 if nothing steeper comes
+    assert run.stopped == ["", ""]
+
+
+@pytest.mark.parametrize("reason", [reasons.LOST, reasons.SCOUTED, reasons.SKETCHED])
+def test_who_is_out_of_the_race_does_not_have_the_smallest_score(reason: str) -> None:
+    """A few single points may suggest anything; the head is one of those that stayed in."""
+    maxima = weibull(np.random.default_rng(0), (64,))
+    settings = Settings(p=2.0, tolerance=0.0)
+    item = Evidence(0, None, 2, (0, 1), (1.0, 1.0), (maxima, 3.0 * maxima), (64, 1), 0.0, (reasons.ALL_BLOCKS, reason))
+    head, first, second = score_from([item], settings.rule).rows
+    assert second.value < first.value == head.value and head.target == 0 and head.low == first.low
+
+
 def test_a_narrow_interval_stops() -> None:
     run = race([1.0], stopping=Stopping(0.2, race=False))
     run.add(weibull(np.random.default_rng(0), (1, 64), shape=1.5))
@@ -143,6 +174,45 @@ def test_targeted_scores_stop_by_their_interval() -> None:
     for score in scores:
         if score.stopped == reasons.NARROW:
             assert score.low >= 0.5 * score.value and score.high <= 1.5 * score.value
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"tolerance": value} for value in ("0.05", [0.05], {}, 1, -0.1, math.nan, True)),
+        *({"blocks": value} for value in ("a", 0, 1.5, None, math.inf)),
+        {"seed": "a"},
+        {"level": "95%"},
+        {"workers": "two"},
+        {"chunk_size": "big"},
+    ],
+    ids=str,
+)
+def test_settings_that_are_no_numbers_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(cs.CleverError, match=next(iter(wrong))):
+        cs.clever(network(), X, **{**FIXED, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("targets", "gradients", "reason", "said"),
+    [
+        ((0, 1), 4096, reasons.ALL_BLOCKS, True),
+        ((0,), 4096, reasons.ALL_BLOCKS, False),
+        ((0, 1), 1000, reasons.ALL_BLOCKS, False),
+        ((0, 1), 4096, reasons.BUDGET, False),
+    ],
+)
+def test_a_race_is_advised_only_where_rivals_got_everything(
+    targets: tuple[int, ...], gradients: int, reason: str, said: bool
+) -> None:
+    maxima = weibull(np.random.default_rng(0), (len(targets), 64), shape=60.0)  # Gumbel-like, so intervals begin at 0
+    count = len(targets)
+    item = Evidence(
+        0, None, 2, targets, (1.0,) * count, tuple(maxima), (64,) * count, 0.0, (reason,) * count,
+        gradients=(gradients,) * count,
+    )  # fmt: skip
+    text = str(score_from([item], Settings(p=2.0).rule))
+    assert "interval from 0" in text and ("a new run with tolerance 0" in text) is said
 
 
 def test_a_budget_of_gradients_is_kept_and_shared() -> None:

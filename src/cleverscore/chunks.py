@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from cleverscore.balls import tile_points
+from cleverscore.checks import is_whole
 from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
 
@@ -69,6 +70,6 @@ def resolved_chunk_size(classifier: Classifier, x: torch.Tensor, chunk_size: int
     """The size that a user gave, checked, or the default."""
     if chunk_size is None:
         return default_chunk_size(classifier, x, workers=workers)
-    if int(chunk_size) != chunk_size or chunk_size < 1:
+    if not is_whole(chunk_size) or chunk_size < 1:
         raise SettingError(f"chunk_size={chunk_size}: give a whole number of points, at least 1")
     return int(chunk_size)

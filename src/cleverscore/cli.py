@@ -109,9 +109,13 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     type=float,
     metavar="SHARE",
     help="Stop where an interval is within this share of the score (0.05), compute gradients only where large ones are "
-    "expected, and give no more to classes that cannot be the nearest; 0 does only the latter.",
+    "expected, and give no more to classes that cannot be the nearest; 0 computes all gradients of those that stay in.",
 )
-@click.option("--budget", metavar="AMOUNT", help="At most so many gradients (2000000) or so much time (90s, 10m, 2h).")
+@click.option(
+    "--budget",
+    metavar="AMOUNT",
+    help="End after so many gradients (2000000) or so much time (90s, 10m, 2h); 10 blocks are drawn in any case.",
+)
 @click.option(
     "--inside",
     type=click.Choice(["ball", "clip"]),
@@ -174,7 +178,6 @@ def show(run: Path, all_targets: bool) -> None:
     """Print the table of RUN again."""
     from cleverscore.run.reading import describe_run, no_collection, stored_bracket, stored_scores, what_is_missing
     from cleverscore.run.store import Store
-    from cleverscore.score import Scores
 
     with no_collection(), Store.open(run) as store:
         scores = stored_scores(store, maxima=False)
@@ -186,7 +189,7 @@ def show(run: Path, all_targets: bool) -> None:
     if not len(scores):
         note(f"{run} holds no finished input yet")
         return
-    click.echo(str(Scores(scores.rows, scores.rows) if all_targets else scores if bracket is None else bracket))
+    click.echo(scores.every_target() if all_targets else str(scores if bracket is None else bracket))
 
 
 @program.command(short_help="Write RUN as CSV, JSON, Parquet or model card.")

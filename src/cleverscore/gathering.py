@@ -13,6 +13,7 @@ import torch
 
 from cleverscore.balls import LpBall
 from cleverscore.budget import Budget
+from cleverscore.checks import is_whole
 from cleverscore.chunks import resolved_chunk_size
 from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
@@ -151,7 +152,7 @@ def checked_workers(classifier: Classifier, workers: int | None) -> int:
     """The number of threads that a user gave, or one per core."""
     if workers is None:
         return default_workers(classifier)
-    if int(workers) != workers or workers < 1:
+    if not is_whole(workers) or workers < 1:
         raise SettingError(f"workers={workers}: give a whole number of threads, at least 1")
     return int(workers)
 

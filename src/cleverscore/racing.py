@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cleverscore import tails
+from cleverscore.checks import is_number
 from cleverscore.errors import SettingError
 from cleverscore.reasons import ALL_BLOCKS, AT_RADIUS, DECIDED, EXACT, LOST, NARROW, SCOUTED, SKETCHED
 from cleverscore.score import capped_ratio
@@ -94,8 +95,8 @@ class Stopping:
     threshold: float | None = None
 
     def __post_init__(self) -> None:
-        if not (0.0 <= self.tolerance < 1.0):
-            raise SettingError(f"tolerance={self.tolerance}: give a relative half-width from 0 to 1, such as 0.05")
+        if not is_number(self.tolerance) or not 0.0 <= self.tolerance < 1.0:
+            raise SettingError(f"tolerance={self.tolerance!r}: give a share below 1, such as 0.05, or 0")
 
 
 class Race:
@@ -195,6 +196,9 @@ class Race:
         logs, needed = self._halves(active, maxima), self._needed(maxima.shape[1])
         intervals = tails.interval(maxima, fits, level=self.level, looks=len(self.looks))
         low, high = (capped_ratio(margins, ends, self.limit) for ends in (intervals.high, intervals.low))
+        # The interval of an atom has no width: it knows nothing of steeper pieces that no point has met yet.
+        atoms = np.array([outcome is FitOutcome.ATOM for outcome in fits.outcome], dtype=bool)
+        low[atoms] = 0.0
         for i, t in enumerate(active):
             if fits.outcome[i] in (FitOutcome.CONSTANT, FitOutcome.ZERO):
                 self.stopped[t] = EXACT
@@ -206,7 +210,7 @@ class Race:
         if self.stopping.race and logs is not None:
             self._drop(active, logs, values, low, needed)
         if self.stopping.threshold is not None:
-            self._decide(active, logs, values, low, high, needed)
+            self._decide(active, None if atoms.any() else logs, values, low, high, needed)
         self._record = min([self._record, *finished])
         if self.drawn >= self.looks[-1]:
             self.stop(ALL_BLOCKS)

@@ -15,7 +15,7 @@ from cleverscore import tails
 from cleverscore.norms import norm_name
 from cleverscore.profile import Profile
 from cleverscore.reasons import is_lost
-from cleverscore.summaries import race_summary, scores_table, screen_summary, summary
+from cleverscore.summaries import race_summary, raceable, scores_table, screen_summary, summary
 from cleverscore.tails import FitOutcome, TailFit
 from cleverscore.tails.weibull import ESTIMATOR
 from cleverscore.targets import takes_smallest
@@ -375,10 +375,11 @@ def _smallest(scores: Sequence[Score]) -> Score:
     if len(scores) == 1:
         return scores[0]
     unknown = [score for score in scores if math.isnan(score.value)]
-    # Of several at the radius, the one whose margin is used up first.
-    head = unknown[0] if unknown else min(scores, key=lambda s: (s.value, s.margin / max(s.lipschitz, 1e-300)))
-    # Targets that lost their race were stopped early, with wide intervals; that they lost is known much better.
+    # Targets that lost their race were stopped early, with rough scores and wide intervals; that they lost is known
+    # much better.
     rivals = [score for score in scores if not is_lost(score.stopped)] or scores
+    # Of several at the radius, the one whose margin is used up first.
+    head = unknown[0] if unknown else min(rivals, key=lambda s: (s.value, s.margin / max(s.lipschitz, 1e-300)))
     return changed(
         head,
         low=math.nan if unknown else min(score.low for score in rivals),
@@ -436,6 +437,13 @@ class Scores:
         return frame
 
     def __str__(self) -> str:
-        race, screen = race_summary(self.rows), screen_summary(self.rows)
-        lines = [scores_table(self.heads), "", summary(self.heads, raced=bool(race)), race, screen]
-        return "\n".join(lines[:3] + [line for line in lines[3:] if line])
+        return self._with_summary(scores_table(self.heads))
+
+    def every_target(self) -> str:
+        """The table with a line per target class instead of one per input, and why no more was drawn for each."""
+        single = [score for score in self.rows if not takes_smallest(score.target_kind)]
+        return self._with_summary(scores_table(single, stops=True))
+
+    def _with_summary(self, table: str) -> str:
+        words = [summary(self.heads, raceable=raceable(self.rows)), race_summary(self.rows), screen_summary(self.rows)]
+        return "\n".join([table, "", *filter(None, words)])

@@ -50,11 +50,13 @@ def clever(
     method      "paper", "released-code": the sampling and the fit of the code that the authors published, or "sharp":
                 radial profiles by ascent (docs/sharp.md), where blocks and block_size have no meaning; or a `Method` of
                 your own (docs/extend.md).
-    tolerance   stop early where the interval is within this share of the score (0.05), after the first blocks compute
-                gradients only where large ones are expected (docs/speed.md), and race the targets of untargeted
-                scores; 0 only races. Default: all blocks for all targets. Sharp: stop where more starts lower the
-                score by less than this share, default 0.01.
-    budget      at most so many gradients in all (2_000_000), or so much time ("90s", "10m", "2h").
+    tolerance   race the targets of untargeted scores and stop early where the score will hardly move by more than
+                this share (0.05); after the first blocks compute gradients only where large ones are expected
+                (docs/speed.md). 0 computes all gradients, and stops only targets that lost their race, reach the
+                radius or have a constant gradient. Default: all blocks for all targets. Sharp: stop where more starts
+                lower the score by less than this share, default 0.01.
+    budget      end after so many gradients in all (2_000_000), or so much time ("90s", "10m", "2h"), but not before 10
+                blocks of each input.
     ids         the row of each input in its data, default 0..n-1; a block's points depend on (seed, id, norm, block).
     inside      "ball" (the paper's), or "clip" to move points into the input box (the released code's).
     chunk_size  points per forward pass; default: what memory and cache allow.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from cleverscore import tails
 from cleverscore.balls import LpBall, ReleasedCodeBall
 from cleverscore.budget import Budget
+from cleverscore.checks import is_number, is_whole
 from cleverscore.errors import SettingError
 from cleverscore.racing import Race, Stopping, looks
 from cleverscore.score import Rule
@@ -61,7 +62,8 @@ class Settings:
                 where a score's interval is within that share of the score, and untargeted scores race their targets;
                 above 0, gradients of later blocks are computed only where large ones are expected.
                 The sharp method always races, and stops where more starts lower a score by less than the tolerance.
-    budget      at most so many gradients in all ("2000000"), or so much time ("90s", "10m", "2h"); adaptive as well.
+    budget      end after so many gradients in all ("2000000"), or so much time ("90s", "10m", "2h"), but not before 10
+                blocks; adaptive as well.
     threshold   a score that only has to be told from; adaptive as well.
     """
 
@@ -86,19 +88,19 @@ class Settings:
         target_kind(self.targets)
         for name in ("blocks", "block_size"):
             value = getattr(self, name)
-            if isinstance(value, bool) or int(value) != value or value < 1:
-                raise SettingError(f"{name}={value}: give a whole number, at least 1")
-        if int(self.seed) != self.seed or not 0 <= self.seed <= LARGEST_SEED:
-            raise SettingError(f"seed={self.seed}: give a whole number from 0 to 2**64 - 1")
-        if not 0.5 <= self.level < 1.0:
-            raise SettingError(f"level={self.level}: the level of the intervals must lie between 0.5 and 1")
+            if not is_whole(value) or value < 1:
+                raise SettingError(f"{name}={value!r}: give a whole number, at least 1")
+        if not is_whole(self.seed) or not 0 <= self.seed <= LARGEST_SEED:
+            raise SettingError(f"seed={self.seed!r}: give a whole number from 0 to 2**64 - 1")
+        if not is_number(self.level) or not 0.5 <= self.level < 1.0:
+            raise SettingError(f"level={self.level!r}: the level of the intervals must lie between 0.5 and 1")
         if self.adaptive:
             if self.way.tail is not None:
                 raise SettingError(
                     f"method {self.way.name!r} has a tail model of its own, which sampling cannot be stopped by; leave "
                     "tolerance, budget and thresholds out"
                 )
-            Stopping(self.tolerance or 0.0, race=True)
+            Stopping(0.0 if self.tolerance is None else self.tolerance, race=True)
             Budget.parse(self.budget)
 
     def points(self, dim: int) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cleverscore.norms import norm_name
-from cleverscore.reasons import BUDGET, UNFINISHED, is_lost
+from cleverscore.reasons import ALL_BLOCKS, BUDGET, UNFINISHED, is_lost
 from cleverscore.tails import FitOutcome
 from cleverscore.targets import takes_smallest
 from cleverscore.text import number, table
@@ -34,6 +34,15 @@ def race_summary(rows: Sequence[Score]) -> str:
     return f"race: of {len(raced) / heads:.3g} targets per input, {left / heads:.3g} stayed in, {words}"
 
 
+def raceable(rows: Sequence[Score]) -> bool:
+    """Whether rivals got all blocks and gradients, so that a race would have left some out."""
+    rivals = [score for score in rows if score.target_kind == "all"]
+    inputs = len({(score.input, score.p) for score in rivals})
+    return len(rivals) > inputs and all(
+        score.stopped == ALL_BLOCKS and score.gradients == score.fit.blocks * score.block_size for score in rivals
+    )
+
+
 def screen_summary(rows: Sequence[Score]) -> str:
     """At how many of the points gradients were computed, where that is not at all of them."""
     sampled = [score for score in rows if score.profile is None and not takes_smallest(score.target_kind)]
@@ -44,8 +53,8 @@ def screen_summary(rows: Sequence[Score]) -> str:
     return f"screened: gradients at {gradients / points:.0%} of the points, where large ones were expected"
 
 
-def scores_table(heads: Sequence[Score]) -> str:
-    """One line per input: what was predicted, the nearest class, the score and its interval, the fit."""
+def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
+    """One line per score: what was predicted, the class, the score and its interval, the fit; `stops`: what it took."""
     labelled = any(score.label is not None for score in heads)
     sharp = all(score.profile is not None for score in heads)
     headers = [
@@ -57,6 +66,8 @@ def scores_table(heads: Sequence[Score]) -> str:
         "margin",
         "score",
         *(["L there", "gradients", "ascent"] if sharp else ["95% interval", "K-S p", "fit"]),
+        *(["gradients"] if stops and not sharp else []),
+        *(["stopped"] if stops else []),
     ]
     lines = []
     for score in heads:
@@ -78,12 +89,14 @@ def scores_table(heads: Sequence[Score]) -> str:
                 number(score.margin),
                 capped + number(score.value),
                 *found,
+                *([f"{score.gradients:,}"] if stops and not sharp else []),
+                *([score.stopped] if stops else []),
             ]
         )
     return table(headers, lines)
 
 
-def summary(heads: Sequence[Score], *, raced: bool = False) -> str:
+def summary(heads: Sequence[Score], *, raceable: bool = False) -> str:
     """Mean and median per norm, then one sentence of advice for each outcome that is not plain."""
     lines = []
     for p in sorted({score.p for score in heads}):
@@ -95,7 +108,8 @@ def summary(heads: Sequence[Score], *, raced: bool = False) -> str:
                 f"smallest {number(float(known.min()))} over {len(known)} input{'s' if len(known) > 1 else ''}"
             )
         if len(known) < len(values):
-            lines.append(f"norm {norm_name(p)}: no score for {len(values) - len(known)} inputs")
+            missing = len(values) - len(known)
+            lines.append(f"norm {norm_name(p)}: no score for {missing} input{'s' if missing > 1 else ''}")
     wrong = len({score.input for score in heads if score.correct is False})
     if wrong:
         count = len({score.input for score in heads})
@@ -114,7 +128,7 @@ def summary(heads: Sequence[Score], *, raced: bool = False) -> str:
         lines.append(
             f"interval from 0 ({open_ended}): for the target or one of its rivals the blocks show no upper end-point "
             "of the gradient norm; more or larger blocks narrow it"
-            + ("" if raced else ", and so does a new run with tolerance 0, which leaves out rivals far behind")
+            + (", and so does a new run with tolerance 0, which leaves out rivals far behind" if raceable else "")
         )
     rejected = [score.input for score in heads if score.ks_pvalue < POOR_FIT]
     if rejected:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from cleverscore.checks import is_whole
 from cleverscore.errors import InputError, MissingExtraError, SettingError
 
 
@@ -57,13 +58,13 @@ def bit_depth(bits: int) -> BitDepth:
     >>> bit_depth(1)(torch.tensor([[0.2, 0.6]]))
     tensor([[0., 1.]])
     """
-    if int(bits) != bits or not 1 <= bits <= 16:
+    if not is_whole(bits) or not 1 <= bits <= 16:
         raise SettingError(f"bits={bits}: give a whole number from 1 to 16")
     return BitDepth(int(bits))
 
 
 def jpeg(quality: int = 75) -> Jpeg:
     """A transform that compresses images to JPEG of this quality and back."""
-    if int(quality) != quality or not 1 <= quality <= 100:
+    if not is_whole(quality) or not 1 <= quality <= 100:
         raise SettingError(f"quality={quality}: give a whole number from 1 to 100")
     return Jpeg(int(quality))

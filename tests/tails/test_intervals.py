@@ -104,7 +104,14 @@ def test_posterior_agrees_with_integration_on_a_dense_grid() -> None:
 
 def test_bad_settings_are_refused() -> None:
     x = draw(3.0, 2, 50)
-    for arguments in ({"level": 1.0}, {"level": 0.0}, {"method": "bootstrap"}, {"looks": 0}):
+    for arguments in (
+        {"level": 1.0},
+        {"level": 0.0},
+        {"method": "bootstrap"},
+        {"looks": 0},
+        {"looks": "a"},
+        {"looks": 1.5},
+    ):
         with pytest.raises(SettingError):
             interval(x, **arguments)
     with pytest.raises(SettingError, match="belong together"):

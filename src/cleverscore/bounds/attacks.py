@@ -21,6 +21,7 @@ from cleverscore.bounds.facets import facets
 from cleverscore.bounds.foolbox_attacks import load_foolbox, run
 from cleverscore.bounds.goals import Goal, make_goal
 from cleverscore.bounds.polish import distances, polished
+from cleverscore.checks import is_whole
 from cleverscore.chunks import resolved_chunk_size
 from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
@@ -139,7 +140,7 @@ def _checked(
         raise SettingError(f"attack={name!r}: choose one of {', '.join(ATTACKS)}, or give a function")
     if preset not in PRESETS:
         raise SettingError(f"preset={preset!r}: choose one of {', '.join(PRESETS)}")
-    if int(seed) != seed or not 0 <= seed <= LARGEST_SEED:
+    if not is_whole(seed) or not 0 <= seed <= LARGEST_SEED:
         raise SettingError(f"seed={seed}: give a whole number from 0 to 2**64 - 1")
     if not isinstance(name, str):
         if iterations is not None or learning_rate is not None:
@@ -147,7 +148,7 @@ def _checked(
         return OWN_EFFORT[preset], 2.0 if p is None else parse_norm(p)
     effort = PRESETS[preset][name]
     if iterations is not None:
-        if isinstance(iterations, bool) or int(iterations) != iterations or iterations < 1:
+        if not is_whole(iterations) or iterations < 1:
             raise SettingError(f"iterations={iterations}: give a whole number, at least 1")
         effort = replace(effort, iterations=int(iterations))
     if learning_rate is not None:

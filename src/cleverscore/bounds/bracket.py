@@ -20,7 +20,7 @@ from cleverscore.bounds.records import Above, Below
 from cleverscore.bounds.words import bracket_summary, bracket_table
 from cleverscore.classifier import Classifier
 from cleverscore.score import Score, Scores
-from cleverscore.summaries import race_summary, screen_summary, summary
+from cleverscore.summaries import race_summary, raceable, screen_summary, summary
 
 if TYPE_CHECKING:
     import pandas
@@ -127,9 +127,9 @@ class Bracket:
         return joined
 
     def __str__(self) -> str:
-        race, screen = race_summary(self.scores.rows), screen_summary(self.scores.rows)
-        parts = [bracket_table(self), "", summary(self.rows, raced=bool(race)), race, screen, bracket_summary(self)]
-        return "\n".join(part for i, part in enumerate(parts) if part or i == 1)
+        rows = self.scores.rows
+        words = [summary(self.rows, raceable=raceable(rows)), race_summary(rows), screen_summary(rows)]
+        return "\n".join([bracket_table(self), "", *filter(None, [*words, bracket_summary(self)])])
 
 
 def bracket(

@@ -17,6 +17,8 @@ from cleverscore.show.columns import packed
 from cleverscore.show.explanations import Remark, headline, remarks
 from cleverscore.show.findings import Findings, NormFindings, findings
 from cleverscore.show.page import escape, fill
+from cleverscore.summaries import race_summary, screen_summary
+from cleverscore.targets import takes_smallest
 from cleverscore.text import number
 
 PROGRAMS = ("common.js", "charts.js", "report.js")
@@ -167,6 +169,8 @@ def _remarks(notes: Iterable[Remark], found: Findings) -> str:
 def _made(found: Findings) -> str:
     config, meta = found.config, found.meta
     used = meta.get("used") or {}
+    scores = [head for norm in found.norms for head in norm.known if takes_smallest(head.target_kind)]
+    scores += [score for norm in found.norms for part in norm.targets for score in part]
     sampling: list[tuple[str, Any]] = []
     if any(len(head.maxima) for norm in found.norms for head in norm.known):  # a method that ascends draws none
         tolerance = "none: all blocks for all targets" if config.tolerance is None else f"{config.tolerance:g}"
@@ -188,6 +192,11 @@ def _made(found: Findings) -> str:
         ("budget", config.budget or "none"),
         *((name, _plain(used[name])) for name in ("bounds", "mean", "std", "outputs", "inside") if name in used),
         ("gradients", f"{sum(head.gradients for norm in found.norms for head in norm.known):,}"),
+        *(
+            (line.split(": ", 1)[0], line.split(": ", 1)[1])
+            for line in (race_summary(scores), screen_summary(scores))
+            if line
+        ),
         ("time", f"{sum(head.seconds for norm in found.norms for head in norm.known):,.0f} s of computing"),
         ("versions", ", ".join(f"{name} {version}" for name, version in (meta.get("versions") or {}).items())),
     ]

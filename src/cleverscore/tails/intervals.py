@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..checks import is_whole
 from ..errors import SettingError
 from ._likelihood import MAX_SHAPE, Floats, Weights, corner, gumbel, terms
 from ._search import profile_on_grid, summarise
@@ -64,8 +65,10 @@ def interval(
         raise SettingError(f"level {level!r} must lie between 0 and 1, such as 0.95")
     if method not in ("posterior", "profile"):
         raise SettingError(f"method {method!r} is unknown; use 'posterior' or 'profile'")
-    if looks < 1:
-        raise SettingError(f"looks {looks!r} must be at least 1, the number of times the interval is looked at")
+    if not is_whole(looks) or looks < 1:
+        raise SettingError(
+            f"looks {looks!r} must be a whole number from 1, the number of times the interval is looked at"
+        )
     x = as_samples(maxima)
     fits = fit(x, RELEASED_CODE_PENALTY) if fits is None else fits
     if x.shape[:-1] != fits.location.shape:

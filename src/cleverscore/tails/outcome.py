@@ -65,7 +65,7 @@ _ADVICE = {
     ),
     FitOutcome.ATOM: (
         "Many blocks reached the same maximum, as in a piecewise linear network whose steepest piece was found, so the "
-        "sample maximum is the end-point; nothing needs to be done."
+        "sample maximum is the end-point; a steeper piece that is too small to be hit would not be seen."
     ),
     FitOutcome.BOUNDARY: (
         "The likelihood is largest at the corner shape = 1, location = sample maximum, so there is no extrapolation; "
