@@ -299,6 +299,33 @@ def test_an_exported_program_can_only_compute(samples: dict[str, Path], tmp_path
     assert marker.exists()  # so the payload was a real one
 
 
+@pytest.mark.parametrize("beginning", [b"\x80\x02", b"PK\x03\x04"])
+def test_numbers_that_begin_like_a_pickle_are_numbers(
+    beginning: bytes, samples: dict[str, Path], tmp_path: Path
+) -> None:
+    def begin(name: str, content: bytes) -> bytes:
+        return beginning + content[len(beginning) :] if name.endswith("weights/weight_0") else content
+
+    rewritten(samples["folder"] / "net.pt2", tmp_path / "net.pt2", begin)
+    cs.load_model(tmp_path / "net.pt2")
+
+
+@pytest.mark.parametrize("said", [b"true", b"1", b'"no"', b"null"])
+def test_a_weight_that_is_pickled_is_looked_through(said: bytes, samples: dict[str, Path], tmp_path: Path) -> None:
+    stored = io.BytesIO()
+    torch.save(Payload(tmp_path / "marker"), stored)
+
+    def pickled(name: str, content: bytes) -> bytes:
+        if name.endswith("weights/weight_0"):
+            return stored.getvalue()
+        return content.replace(b'"use_pickle": false', b'"use_pickle": ' + said, 1)
+
+    rewritten(samples["folder"] / "net.pt2", tmp_path / "evil.pt2", pickled)
+    with pytest.raises(cs.CleverError, match="pickled objects"):
+        cs.load_model(tmp_path / "evil.pt2")
+    assert not (tmp_path / "marker").exists()
+
+
 def test_torchscript_that_touches_files_is_refused(tmp_path: Path) -> None:
     class Writer(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
