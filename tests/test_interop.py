@@ -71,3 +71,6 @@ def test_the_section_for_a_model_card(tmp_path: Path) -> None:
     assert "`` evil` # name ``" in done.stdout and "\n# name" not in done.stdout
     assert cleverscore("export", run, "--format", "card", "--out", tmp_path / "card.md").returncode == 0
     assert (tmp_path / "card.md").read_text() == done.stdout
+    assert "Fewer than" not in done.stdout
+    few = cleverscore("export", made_run(tmp_path / "few", inputs=5), "--format", "card").stdout
+    assert few.count("Fewer than 6 inputs have no 95% interval") == 2

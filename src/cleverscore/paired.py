@@ -26,6 +26,9 @@ class Interval:
     high: float
 
 
+FEWEST = 6  # values whose smallest and largest hold the median at 95%
+
+
 def median_interval(values: Array, level: float = 0.95) -> Interval:
     """The median, and the order statistics that hold the population's median with at least this probability.
 

@@ -6,6 +6,7 @@ import math
 import re
 
 import cleverscore
+from cleverscore.paired import FEWEST
 from cleverscore.show.findings import Findings, NormFindings
 from cleverscore.text import number
 
@@ -31,6 +32,11 @@ def model_card(found: Findings) -> str:
             "least that."
             for norm in found.norms
             if (capped := sum(head.capped for head in norm.known))
+        ),
+        *(
+            f"- Fewer than {FEWEST} inputs have no 95% interval: that of l{norm.name} runs from the smallest to the largest."
+            for norm in found.norms
+            if 0 < len(norm.known) < FEWEST
         ),
         *([f"- This run is {found.unfinished}."] if found.unfinished else []),
         f"- Method {config.method}, radius {found.radii}, {config.work}, seed {config.seed}; cleverscore "
