@@ -34,7 +34,7 @@ def model_card(found: Findings) -> str:
             if (capped := sum(head.capped for head in norm.known))
         ),
         *(
-            f"- Fewer than {FEWEST} inputs have no 95% interval: that of l{norm.name} runs from the smallest to the largest."
+            f"- Fewer than {FEWEST} inputs have no 95% interval: l{norm.name} shows the smallest and the largest score."
             for norm in found.norms
             if 0 < len(norm.known) < FEWEST
         ),
