@@ -39,6 +39,15 @@ def test_blocks_run_and_print_what_the_page_shows(page: Path, tmp_path: Path, mo
     plt.close("all")
 
 
+def test_the_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text()
+    text = readme.split("```text\n", 1)[1].split("```", 1)[0]
+    printed = blocks.run_command(f"cleverscore demo --out {tmp_path / 'demo'}")
+    table = "".join(printed.splitlines(keepends=True)[: text.count("\n")])
+    shown = blocks.Shown("cleverscore demo", 0, 0, text, table)
+    assert shown.agrees, f"README shows\n{text}\nbut the demo prints\n{table}"
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name not in reference.PAGES], ids=lambda page: page.name)
 def test_the_program_understands_every_command(page: Path) -> None:
     for arguments in blocks.commands(page):
