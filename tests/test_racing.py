@@ -139,10 +139,28 @@ def test_a_narrow_interval_stops() -> None:
     assert run.stopped == [""]
 
 
-def test_a_score_at_the_radius_and_a_constant_gradient_stop() -> None:
-    run = race([100.0, 1.0], stopping=Stopping(0.0, race=True), limit=5.0)
-    run.add(np.stack([weibull(np.random.default_rng(0), (32,), shape=1.5), np.full(32, 2.0)]))
-    assert run.stopped == [reasons.AT_RADIUS, reasons.EXACT]
+def test_a_score_at_the_radius_stops_and_equal_maxima_do_not() -> None:
+    """A small steep piece of a piecewise linear network may be hit later, for the leader or a rival far behind."""
+    run = race([100.0, 1.0, 4.0, 9.0], stopping=Stopping(0.2, race=True), limit=5.0)
+    steady = weibull(np.random.default_rng(0), (32,), shape=1.5)
+    run.add(np.stack([steady, np.full(32, 2.0), np.full(32, 2.0), np.zeros(32)]))
+    assert run.stopped == [reasons.AT_RADIUS, "", "", ""]
+
+
+def test_a_small_steep_piece_is_found_with_and_without_a_race() -> None:
+    torch.manual_seed(1)
+    layers = (nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    with torch.no_grad():
+        layers[0].weight.mul_(3)
+        layers[4].weight.mul_(3)
+    classifier, x = cs.Classifier(nn.Sequential(*layers)), torch.rand(2, 2)
+    for targets in ("runner_up", "untargeted"):
+        fixed, *others = (
+            cs.clever(classifier, x, radius=0.5, blocks=100, block_size=64, targets=targets, tolerance=tolerance)
+            for tolerance in (None, 0.0, 0.05)
+        )
+        for scores in others:
+            assert scores.values == pytest.approx(fixed.values, rel=1e-5)
 
 
 def test_racing_gives_the_fixed_scores_with_fewer_gradients() -> None:

@@ -71,5 +71,5 @@ def resolved_chunk_size(classifier: Classifier, x: torch.Tensor, chunk_size: int
     if chunk_size is None:
         return default_chunk_size(classifier, x, workers=workers)
     if not is_whole(chunk_size) or chunk_size < 1:
-        raise SettingError(f"chunk_size={chunk_size}: give a whole number of points, at least 1")
+        raise SettingError(f"chunk_size={chunk_size!r}: give a whole number of points, at least 1")
     return int(chunk_size)

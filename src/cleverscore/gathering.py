@@ -153,7 +153,7 @@ def checked_workers(classifier: Classifier, workers: int | None) -> int:
     if workers is None:
         return default_workers(classifier)
     if not is_whole(workers) or workers < 1:
-        raise SettingError(f"workers={workers}: give a whole number of threads, at least 1")
+        raise SettingError(f"workers={workers!r}: give a whole number of threads, at least 1")
     return int(workers)
 
 

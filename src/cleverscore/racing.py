@@ -25,7 +25,7 @@ import numpy.typing as npt
 from cleverscore import tails
 from cleverscore.checks import is_number
 from cleverscore.errors import SettingError
-from cleverscore.reasons import ALL_BLOCKS, AT_RADIUS, DECIDED, EXACT, LOST, NARROW, SCOUTED, SKETCHED
+from cleverscore.reasons import ALL_BLOCKS, AT_RADIUS, DECIDED, LOST, NARROW, SCOUTED, SKETCHED
 from cleverscore.score import capped_ratio
 from cleverscore.tails import FitOutcome
 
@@ -41,6 +41,8 @@ HALVES_SEED = 0x68616C76
 # Samples of a Gumbel law that tell how far the estimator may go on it, and in which share of them it goes less far.
 GUMBEL_SAMPLES, GUMBEL_SHARE = 400, 0.95
 GUMBEL_SEED = 0x67756D62
+
+EQUAL_MAXIMA = (FitOutcome.ATOM, FitOutcome.CONSTANT, FitOutcome.ZERO)
 
 # With more targets than this, single points are looked at before blocks are drawn.
 SCOUTED_ABOVE = 32
@@ -196,13 +198,12 @@ class Race:
         logs, needed = self._halves(active, maxima), self._needed(maxima.shape[1])
         intervals = tails.interval(maxima, fits, level=self.level, looks=len(self.looks))
         low, high = (capped_ratio(margins, ends, self.limit) for ends in (intervals.high, intervals.low))
-        # The interval of an atom has no width: it knows nothing of steeper pieces that no point has met yet.
-        atoms = np.array([outcome is FitOutcome.ATOM for outcome in fits.outcome], dtype=bool)
+        # Equal maxima have an interval without width: it knows nothing of steeper pieces that no point has met yet.
+        # (Affine networks, whose gradient is known to be constant, do not come here.)
+        atoms = np.array([outcome in EQUAL_MAXIMA for outcome in fits.outcome], dtype=bool)
         low[atoms] = 0.0
         for i, t in enumerate(active):
-            if fits.outcome[i] in (FitOutcome.CONSTANT, FitOutcome.ZERO):
-                self.stopped[t] = EXACT
-            elif low[i] >= self.limit:
+            if low[i] >= self.limit:
                 self.stopped[t] = AT_RADIUS
             elif _narrow(values[i], low[i], high[i], self.stopping.tolerance):
                 self.stopped[t] = NARROW
@@ -255,6 +256,8 @@ class Race:
         scale = self.maxima[t].std(ddof=1) * math.sqrt(6.0) / math.pi
         mode = self.maxima[t].mean() - np.euler_gamma * scale
         reach = gumbel_reach(self.looks[-1], self.penalty)
+        if scale == 0.0:  # equal maxima do not tell how far a tail reaches
+            return 0.0
         return float(capped_ratio(self.margins[t], mode + reach * scale, self.limit))
 
     def _needed(self, drawn: int) -> float:

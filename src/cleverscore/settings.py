@@ -90,6 +90,7 @@ class Settings:
             value = getattr(self, name)
             if not is_whole(value) or value < 1:
                 raise SettingError(f"{name}={value!r}: give a whole number, at least 1")
+            object.__setattr__(self, name, int(value))
         if not is_whole(self.seed) or not 0 <= self.seed <= LARGEST_SEED:
             raise SettingError(f"seed={self.seed!r}: give a whole number from 0 to 2**64 - 1")
         if not is_number(self.level) or not 0.5 <= self.level < 1.0:

@@ -53,7 +53,7 @@ class FitOutcome(str, Enum):
 _ADVICE = {
     FitOutcome.OK: "The reverse Weibull law was fitted in the interior of its parameters; nothing needs to be done.",
     FitOutcome.CONSTANT: (
-        "All block maxima are equal, so the end-point is exactly that value; nothing needs to be done."
+        "All block maxima are equal, as in an affine network, so the end-point is that value; nothing needs to be done."
     ),
     FitOutcome.ZERO: (
         "All gradient norms are zero, so the margin is flat in the whole ball; look for saturated outputs or gradient "
