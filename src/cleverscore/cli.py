@@ -109,7 +109,7 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     type=float,
     metavar="SHARE",
     help="Stop where a score will hardly move by more than this share (0.05), compute gradients only where large ones "
-    "are expected, and give none to classes that cannot be the nearest; 0 computes all gradients of those that stay in.",
+    "are expected, and give none to classes that cannot be the nearest; 0 computes all of those that stay in.",
 )
 @click.option(
     "--budget",
