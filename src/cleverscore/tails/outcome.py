@@ -14,7 +14,7 @@ class FitOutcome(str, Enum):
     >>> FitOutcome("atom").extrapolates
     False
     >>> print(FitOutcome.CONSTANT.advice)
-    All block maxima are equal, so the end-point is exactly that value; nothing needs to be done.
+    All block maxima are equal, as in an affine network, so the end-point is that value; nothing needs to be done.
     """
 
     OK = "ok"
