@@ -313,6 +313,7 @@ class _Plan:
                     bill.gradients += sum(maxima.gradients)
                     with one_thread():  # sums in one order, whatever the number of cores
                         screenings[i].take(maxima.lessons, maxima.gradients, blocks=maxima.blocks, block_size=size)
+                    maxima = replace(maxima, lessons=())  # learned
                     drawn[i] = drawn[i].merge(maxima) if i in drawn else maxima
                     left[i] = left[i][maxima.blocks :]
                     if not left[i]:

@@ -15,7 +15,7 @@ from cleverscore import tails
 from cleverscore.norms import norm_name
 from cleverscore.profile import Profile
 from cleverscore.reasons import is_lost
-from cleverscore.summaries import race_summary, raceable, scores_table, screen_summary, summary
+from cleverscore.summaries import below_the_table, scores_table
 from cleverscore.tails import FitOutcome, TailFit
 from cleverscore.tails.weibull import ESTIMATOR
 from cleverscore.targets import takes_smallest
@@ -445,5 +445,4 @@ class Scores:
         return self._with_summary(scores_table(single, stops=True))
 
     def _with_summary(self, table: str) -> str:
-        words = [summary(self.heads, raceable=raceable(self.rows)), race_summary(self.rows), screen_summary(self.rows)]
-        return "\n".join([table, "", *filter(None, words)])
+        return "\n".join([table, "", *below_the_table(self.heads, self.rows)])

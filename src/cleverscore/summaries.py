@@ -96,6 +96,11 @@ def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
     return table(headers, lines)
 
 
+def below_the_table(heads: Sequence[Score], rows: Sequence[Score]) -> list[str]:
+    """What is said below a table of `heads`, of whose targets `rows` tell: nothing empty."""
+    return [*filter(None, [summary(heads, raceable=raceable(rows)), race_summary(rows), screen_summary(rows)])]
+
+
 def summary(heads: Sequence[Score], *, raceable: bool = False) -> str:
     """Mean and median per norm, then one sentence of advice for each outcome that is not plain."""
     lines = []

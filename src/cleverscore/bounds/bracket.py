@@ -20,7 +20,7 @@ from cleverscore.bounds.records import Above, Below
 from cleverscore.bounds.words import bracket_summary, bracket_table
 from cleverscore.classifier import Classifier
 from cleverscore.score import Score, Scores
-from cleverscore.summaries import race_summary, raceable, screen_summary, summary
+from cleverscore.summaries import below_the_table
 
 if TYPE_CHECKING:
     import pandas
@@ -127,9 +127,8 @@ class Bracket:
         return joined
 
     def __str__(self) -> str:
-        rows = self.scores.rows
-        words = [summary(self.rows, raceable=raceable(rows)), race_summary(rows), screen_summary(rows)]
-        return "\n".join([bracket_table(self), "", *filter(None, [*words, bracket_summary(self)])])
+        words = [*below_the_table(self.rows, self.scores.rows), bracket_summary(self)]
+        return "\n".join([bracket_table(self), "", *filter(None, words)])
 
 
 def bracket(

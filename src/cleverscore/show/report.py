@@ -193,9 +193,9 @@ def _made(found: Findings) -> str:
         *((name, _plain(used[name])) for name in ("bounds", "mean", "std", "outputs", "inside") if name in used),
         ("gradients", f"{sum(head.gradients for norm in found.norms for head in norm.known):,}"),
         *(
-            (line.split(": ", 1)[0], line.split(": ", 1)[1])
-            for line in (race_summary(scores), screen_summary(scores))
-            if line
+            (name, words)
+            for name, _, words in (line.partition(": ") for line in (race_summary(scores), screen_summary(scores)))
+            if words
         ),
         ("time", f"{sum(head.seconds for norm in found.norms for head in norm.known):,.0f} s of computing"),
         ("versions", ", ".join(f"{name} {version}" for name, version in (meta.get("versions") or {}).items())),
