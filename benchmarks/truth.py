@@ -127,7 +127,7 @@ def sampled(method: str) -> Callable[..., Estimate]:
         law: dict[str, Any] = {"radius": radius}
         if method == "released-code":
             # Its points fill an l2 ball whatever the norm: 3 on MNIST, which is about sqrt(784) * 0.1 in l_inf.
-            law = {"radius": radius * (math.sqrt(x.numel()) if math.isinf(p) else 1.0), "inside": "ball"}
+            law = {"radius": radius * (math.sqrt(x.numel()) if math.isinf(p) else 1.0)}
         began = time.perf_counter()
         score = cs.clever(
             classifier, x[None], p=p, targets=[[target]], method=method, blocks=size.blocks,

@@ -293,16 +293,16 @@ def test_a_smooth_maximum_is_found_where_calculus_says() -> None:
 
 
 @pytest.mark.parametrize("p", NORMS)
-@pytest.mark.parametrize("inside", ["ball", "clip"])
+@pytest.mark.parametrize("region", ["ball", "box"])
 @pytest.mark.parametrize("rounded", [None, (0.0, 2.0), (1.0, 4.0)])
 def test_climbs_stay_in_ball_and_box_and_their_norms_are_the_true_ones(
-    p: float, inside: str, rounded: tuple[float, float] | None
+    p: float, region: str, rounded: tuple[float, float] | None
 ) -> None:
     classifier = cs.Classifier(network(nn.ReLU()), bounds=(0.0, 1.0))
     x = torch.rand(10, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     count, radius = 12, 0.6
-    box = None if inside == "ball" else (0.0, 1.0)
-    ball = cs.LpBall(p, radius, inside)
+    box = None if region == "ball" else (0.0, 1.0)
+    ball = cs.LpBall(p, radius, region)
     starts = random_starts(ball, dim=10, count=count, seed=0, input_id=0, batch=0).double()
     climbs = Climbs(
         x.expand(count, 10), torch.zeros(count, dtype=torch.long), torch.ones(count, dtype=torch.long),
@@ -404,7 +404,7 @@ def test_a_broken_gradient_is_never_hidden_by_a_larger_one() -> None:
 
 
 def test_clipping_needs_a_box_and_cut_off_gradients_are_refused() -> None:
-    ball = cs.LpBall(2, 1.0, "clip")
+    ball = cs.LpBall(2, 1.0, "box")
     with pytest.raises(cs.CleverError, match="bounds"):
         largest_gradient_norms(affine(4), torch.zeros(4).double(), predicted=0, targets=[1], ball=ball)
     weight = torch.ones(1, 2, requires_grad=True)

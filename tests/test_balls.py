@@ -107,11 +107,11 @@ def test_norms_have_streams_of_their_own() -> None:
     assert abs(np.corrcoef(cube.offsets(**where)[:, 0], other.offsets(**where)[:, 0])[0, 1]) < 0.3
 
 
-def test_clip_moves_points_into_the_box_and_ball_does_not() -> None:
+def test_the_box_clips_points_and_the_ball_does_not() -> None:
     x = torch.full((1, 4, 4), 0.5)
     where = {"count": 32, "seed": 0, "input_id": 0, "block": 0, "tile": 0, "bounds": (0.0, 1.0)}
     free = LpBall(math.inf, 2.0).points(x, **where)
-    clipped = LpBall(math.inf, 2.0, "clip").points(x, **where)
+    clipped = LpBall(math.inf, 2.0, "box").points(x, **where)
     assert free.min() < 0 < 1 < free.max()
     assert clipped.min() == 0 and clipped.max() == 1
     assert torch.equal(clipped, free.clamp(0, 1))
@@ -136,7 +136,7 @@ def test_norms_can_be_written(text: str | float) -> None:
         ((2.0, 0.0), "radius"),
         ((2.0, -1.0), "radius"),
         ((2.0, math.inf), "radius"),
-        ((2.0, 1.0, "box"), "inside"),
+        ((2.0, 1.0, "clip"), "region"),
     ],
 )
 def test_impossible_balls_are_refused(arguments: tuple, words: str) -> None:
@@ -144,15 +144,15 @@ def test_impossible_balls_are_refused(arguments: tuple, words: str) -> None:
         LpBall(*arguments)
 
 
-def test_clip_without_a_box_is_refused() -> None:
+def test_the_box_without_bounds_is_refused() -> None:
     with pytest.raises(cs.CleverError, match="bounds"):
-        LpBall(2.0, 1.0, "clip").points(torch.zeros(2), count=1, seed=0, input_id=0, block=0, tile=0)
+        LpBall(2.0, 1.0, "box").points(torch.zeros(2), count=1, seed=0, input_id=0, block=0, tile=0)
 
 
 @pytest.mark.parametrize("p", [1.0, 1.5, 2.0, math.inf])
-@pytest.mark.parametrize("inside", ["ball", "clip"])
-def test_several_tiles_at_once_are_the_tiles_one_by_one(p: float, inside: str) -> None:
-    ball, x = cs.LpBall(p, 2.5, inside), torch.rand(7, 11, generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("region", ["ball", "box"])
+def test_several_tiles_at_once_are_the_tiles_one_by_one(p: float, region: str) -> None:
+    ball, x = cs.LpBall(p, 2.5, region), torch.rand(7, 11, generator=torch.Generator().manual_seed(0))
     where = {"seed": 1, "input_id": 4, "block": 3, "bounds": (0.0, 1.0)}
     size = tile_points(x.numel())
     whole = ball.points(x, count=2 * size + 5, tile=1, following=True, **where)

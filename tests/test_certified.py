@@ -462,7 +462,7 @@ def test_every_target_has_its_own_radius_and_the_smallest_is_untargeted() -> Non
 def test_the_box_only_helps_and_is_sound() -> None:
     classifier, x = network("max pooling"), inputs(6).round()
     ball = cs.certify(classifier, x, p="inf")
-    box = cs.certify(classifier, x, p="inf", inside="box")
+    box = cs.certify(classifier, x, p="inf", region="box")
     assert np.all(box.radius >= ball.radius * (1 - 2e-3)) and np.any(box.radius > 1.2 * ball.radius)
     predicted = classifier(x).argmax(1)
     for i in range(6):
@@ -506,7 +506,7 @@ def test_what_cannot_be_certified_is_named() -> None:
         cs.certify(network("relu"), inputs(2), method="local-lipschitz")
     with pytest.raises(MissingExtraError, match="auto_LiRPA"):
         cs.certify(network("relu"), inputs(2), method="auto-lirpa")
-    for wrong in ({"method": "x"}, {"limit": 0.0}, {"precision": 2.0}, {"inside": "x"}, {"inside": "box"}):
+    for wrong in ({"method": "x"}, {"limit": 0.0}, {"precision": 2.0}, {"region": "x"}, {"region": "box"}):
         with pytest.raises(SettingError):
             cs.certify(network("relu"), inputs(2), **wrong)
 

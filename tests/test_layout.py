@@ -56,6 +56,7 @@ ORDER = [
         "reasons",
         "norms",
         "streams",
+        "regions",
         "text",
         "progress",
         "paired",

@@ -282,8 +282,14 @@ def test_released_code_samples_within_its_law() -> None:
     lengths = offsets.norm(dim=1) / ball.radius
     # In 100 dimensions the uniform ball has almost all mass at its surface; theirs is about uniform in length.
     assert 0.4 < float(lengths.mean()) < 0.6 and float(lengths.max()) <= 1.0
+    where = {"count": 256, "seed": 0, "input_id": 0, "block": 0, "tile": 0}
+    for region in ("ball", "box"):  # clipping is part of the law
+        points = ReleasedCodeBall(2.0, 3.0, region).points(torch.full((4,), 0.5), bounds=(0.0, 1.0), **where)
+        assert points.min() == 0.0 and points.max() == 1.0
+    free = ReleasedCodeBall(2.0, 3.0).points(torch.full((4,), 0.5), **where)
+    assert free.min() < 0.0 and free.max() > 1.0
     with pytest.raises(cs.CleverError, match="bounds"):
-        cs.clever(network(), X, method="released-code", blocks=2, block_size=2)
+        cs.clever(network(), X, method="released-code", region="box", blocks=2, block_size=2)
 
 
 def test_released_code_has_no_cap() -> None:

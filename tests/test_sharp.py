@@ -200,10 +200,10 @@ def test_tolerance_and_budget_end_the_search() -> None:
 def test_a_ball_clipped_to_the_box_gives_scores_no_smaller() -> None:
     model, x = network(nn.Softplus, seed=1), images(3)
     free = cs.clever(cs.Classifier(model, bounds=(0.0, 1.0)), x, p="inf", targets="runner_up", **SHARP)
-    boxed = cs.clever(cs.Classifier(model, bounds=(0.0, 1.0)), x, p="inf", targets="runner_up", inside="clip", **SHARP)
+    boxed = cs.clever(cs.Classifier(model, bounds=(0.0, 1.0)), x, p="inf", targets="runner_up", region="box", **SHARP)
     assert (boxed.values >= free.values * (1 - 1e-3)).all() and (boxed.values > free.values * 1.001).any()
     with pytest.raises(cs.CleverError, match="bounds"):
-        cs.clever(cs.Classifier(model), x, p="inf", inside="clip", **SHARP)
+        cs.clever(cs.Classifier(model), x, p="inf", region="box", **SHARP)
 
 
 class Convolutional(nn.Module):

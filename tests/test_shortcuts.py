@@ -58,7 +58,7 @@ def test_the_reduced_network_is_the_same_function() -> None:
     [
         (narrow(40), LpBall(2.0, 1.0)),  # not narrow enough
         (narrow(), LpBall(1.0, 1.0)),
-        (narrow(), LpBall(2.0, 1.0, "clip")),
+        (narrow(), LpBall(2.0, 1.0, "box")),
         (nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(8, 3)), LpBall(2.0, 1.0)),
     ],
 )

@@ -271,10 +271,10 @@ def _extreme(offsets: torch.Tensor, p: float) -> torch.Tensor:
 
 def box_for(ball: LpBall, classifier: Classifier) -> tuple[float, float] | None:
     """The box that an ascent must stay in, if any."""
-    if ball.inside == "ball":
+    if ball.region == "ball":
         return None
     if classifier.bounds is None:
-        raise SettingError("inside='clip' needs the input box; give the classifier bounds=(low, high)")
+        raise SettingError("region='box' needs the bounds of valid inputs; give the classifier bounds=(low, high)")
     return classifier.bounds
 
 

@@ -23,9 +23,9 @@ import torch
 
 from cleverscore.errors import SettingError
 from cleverscore.norms import dual_exponent, parse_norm
+from cleverscore.regions import Box, Moves, box_of, check_region
 from cleverscore.streams import philox
 
-INSIDE = ("ball", "clip")
 WORD = 2.0**-24
 TILE_NUMBERS = 2**18  # 1 MB of float32 a tile: stays in a core's cache while it is turned into points
 TILE_POINTS = 256
@@ -54,8 +54,9 @@ class Draw(NamedTuple):
 class LpBall:
     """The ball B_p(x0, radius) around each input, and the law of the points drawn from it.
 
-    inside="ball"   uniform in the ball, also outside the input box (the paper's algorithm).
-    inside="clip"   those points with every coordinate clipped to the box. Not uniform: mass gathers on the box's faces.
+    region="ball"   uniform in the ball, also outside the input box (the paper's algorithm).
+    region="box"    those points with every coordinate clipped to the box. Not uniform: mass gathers on the box's faces.
+                    They stay in the ball, because the input lies in the box.
 
     >>> LpBall(2.0, 5.0).offsets(dim=3, count=4, seed=0, input_id=0, block=0, tile=0).shape
     torch.Size([4, 3])
@@ -63,20 +64,27 @@ class LpBall:
 
     p: float
     radius: float
-    inside: str = "ball"
+    region: str = "ball"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", parse_norm(self.p))
         object.__setattr__(self, "radius", float(self.radius))
         if not (self.radius > 0.0 and math.isfinite(self.radius)):
             raise SettingError(f"radius={self.radius:g}: the ball needs a positive, finite radius")
-        if self.inside not in INSIDE:
-            raise SettingError(f"inside={self.inside!r}: choose one of {', '.join(map(repr, INSIDE))}")
+        check_region(self.region)
 
     @property
     def q(self) -> float:
         """The dual exponent, in which gradients are measured."""
         return dual_exponent(self.p)
+
+    def clips_to(self, bounds: Box | None) -> Box | None:
+        """The box that points are clipped to, if any."""
+        return box_of(self.region, bounds)
+
+    def moves(self, x: torch.Tensor, bounds: Box | None) -> Moves | None:
+        """Which gradient components count for an input `x`; None where all do, as in the whole ball."""
+        return Moves.of(x, box_of(self.region, bounds))
 
     def stream(self, seed: int, input_id: int, block: int, tile: int, position: int = 0) -> np.random.Generator:
         """The generator of one tile of one block: a law draws from it alone, row by row."""
@@ -142,11 +150,8 @@ class LpBall:
         flat = None if out is None else out.view(count, -1)
         center = x.flatten() + drawn.shift if drawn.shift else x.flatten()
         points = torch.addcmul(center, base, scale, out=flat).reshape(count, *x.shape)
-        if self.inside == "clip":
-            if bounds is None:
-                raise SettingError("inside='clip' needs the input box; give the classifier bounds=(low, high)")
-            points = points.clamp_(*bounds)
-        return points
+        box = self.clips_to(bounds)
+        return points if box is None else points.clamp_(*box)
 
 
 @dataclass(frozen=True)
@@ -154,10 +159,13 @@ class ReleasedCodeBall(LpBall):
     """The law of the code that the paper's authors released, which is not the paper's.
 
     Whatever the norm, points are x0 + U g with g uniform in the unit l2 ball and U uniform in [0, radius] (3 in their
-    code), clipped to the input box. Gradients are measured in the dual of the norm asked for.
+    code). Gradients are measured in the dual of the norm asked for. Points are clipped to the input box in either
+    region, as in their code; region="box" also leaves out of the norm what no valid move descends along.
     """
 
-    inside: str = "clip"
+    def clips_to(self, bounds: Box | None) -> Box | None:
+        """The classifier's bounds, if it has any."""
+        return box_of(self.region, bounds) or bounds
 
     def draw(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> Draw:
         """The first `count` points of a tile, around 0 and before clipping."""

@@ -117,9 +117,11 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="End after so many gradients (2000000) or so much time (90s, 10m, 2h); 10 blocks are drawn in any case.",
 )
 @click.option(
-    "--inside",
-    type=click.Choice(["ball", "clip"]),
-    help="Sample the whole ball, or clip points to the input box.  [default: ball, released-code: clip]",
+    "--region",
+    type=click.Choice(["ball", "box"]),
+    default="ball",
+    show_default=True,
+    help="Count every point of the ball, or only moves that keep the input within --bounds (box).",
 )
 @click.option(
     "--attack",

@@ -73,7 +73,7 @@ def decide(
     block_size: int = 1024,
     seed: int = 0,
     method: str | Method = "paper",
-    inside: str | None = None,
+    region: str = "ball",
     labels: Sequence[int] | None = None,
     ids: Sequence[int] | None = None,
     chunk_size: int | None = None,
@@ -92,7 +92,7 @@ def decide(
     """
     settings = Settings(
         p=p,  # type: ignore[arg-type]  # a name such as "inf" becomes a number in Settings
-        targets=targets, radius=radius, blocks=blocks, block_size=block_size, seed=seed, method=method, inside=inside,
+        targets=targets, radius=radius, blocks=blocks, block_size=block_size, seed=seed, method=method, region=region,
         threshold=_checked(at_least),
     )  # fmt: skip
     if at_least > settings.rule.limit:

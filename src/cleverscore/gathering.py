@@ -23,6 +23,7 @@ from cleverscore.maxima import BlockMaxima, Request, default_workers, one_thread
 from cleverscore.profile import Profile
 from cleverscore.racing import SKETCHED_DIRECTIONS, SKETCHED_POINTS, Race
 from cleverscore.reasons import ALL_BLOCKS, BUDGET, EXACT
+from cleverscore.regions import box_of
 from cleverscore.score import Evidence
 from cleverscore.screening import Observer, Screening
 from cleverscore.settings import Settings
@@ -89,6 +90,7 @@ class Gatherer:
     ) -> Gatherer:
         """Prepare for inputs like the examples, on which faster forms of the network are checked."""
         workers = checked_workers(classifier, workers)
+        box_of(settings.region, classifier.bounds)  # refuses a box that is not there before anything is computed
         if is_affine(classifier):
             whole = Reduced(classifier, settings.ball)
             return cls(classifier, settings, True, whole, chunk_size or 1, workers, on_points)
@@ -138,7 +140,7 @@ class Gatherer:
     def _sharp(self, moved: Sequence[Subject], budget: Budget) -> Iterator[tuple[int, Evidence]]:
         """Radial profiles by ascent."""
         # The projection of an l2 ball onto a subspace is an l2 ball.
-        ball = LpBall(self.reduced.ball.p, self.reduced.ball.radius, self.reduced.ball.inside)
+        ball = LpBall(self.reduced.ball.p, self.reduced.ball.radius, self.reduced.ball.region)
         found = searches(
             self.reduced.classifier, moved, ball=ball, seed=self.settings.seed, tolerance=self.settings.tolerance,
             budget=budget, race=takes_smallest(target_kind(self.settings.targets)), chunk_size=self.chunk_size,
@@ -158,7 +160,11 @@ def checked_workers(classifier: Classifier, workers: int | None) -> int:
 
 
 def _affine(classifier: Classifier, subjects: Sequence[Subject], settings: Settings) -> Iterator[tuple[int, Evidence]]:
-    """The gradient is the same everywhere: the input and one more point tell it, and the larger norm counts twice."""
+    """The gradient is the same everywhere: the input and one more point tell it, and the larger norm counts twice.
+
+    In the box, margin / (masked norm) is a lower bound of the distance, not always the distance itself: a move may end
+    at a face before it is that long.
+    """
     ball = settings.ball
     for position, subject in enumerate(subjects):
         began = time.perf_counter()
@@ -168,6 +174,7 @@ def _affine(classifier: Classifier, subjects: Sequence[Subject], settings: Setti
             predicted=subject.predicted,
             targets=subject.targets,
             q=ball.q,
+            moves=ball.moves(subject.x, classifier.bounds),
         )
         largest = norms.amax(0).double().cpu().numpy()
         count = len(subject.targets)
@@ -251,7 +258,12 @@ class _Plan:
                     )  # fmt: skip
 
     def _sketch(self, races: dict[int, Race], seconds: dict[int, float], purse: Budget) -> None:
-        """Random projections for races with many targets: most of them end there, for a gradient each at most."""
+        """Random projections for races with many targets: most of them end there, for a gradient each at most.
+
+        Not in the box: projections tell norms of whole gradients, and which components count differs between targets.
+        """
+        if self.ball.region == "box":
+            return
         for i, race in races.items():
             if not race.needs_scouting:
                 continue

@@ -9,6 +9,7 @@ import torch
 
 from cleverscore.classifier import Classifier
 from cleverscore.errors import ModelError
+from cleverscore.regions import Moves
 
 # Squares of float32 gradients below this underflow; such norms, and overflown ones, are computed again in double.
 SMALLEST_TRUSTED = 1e-15
@@ -37,12 +38,19 @@ def dual_norms(gradients: torch.Tensor, q: float) -> torch.Tensor:
 
 
 def margin_gradient_norms(
-    classifier: Classifier, points: torch.Tensor, *, predicted: int, targets: Sequence[int], q: float
+    classifier: Classifier,
+    points: torch.Tensor,
+    *,
+    predicted: int,
+    targets: Sequence[int],
+    q: float,
+    moves: Moves | None = None,
 ) -> torch.Tensor:
     """||grad(f_c - f_j)(x)||_q for every point and target: (n, *input_shape) -> (n, targets).
 
     One forward pass, then one vector-Jacobian product with e_c - e_j per target through the same graph. Batched
-    products (`is_grads_batched`, vmap) need several times the memory and are slower on convolutions.
+    products (`is_grads_batched`, vmap) need several times the memory and are slower on convolutions. With `moves`, only
+    the components count that a valid move descends along.
     """
     points, logits = _with_graph(classifier, points)
     direction = torch.zeros_like(logits)
@@ -50,7 +58,7 @@ def margin_gradient_norms(
     norms = []
     for position, target in enumerate(targets):
         direction[:, target] = -1.0
-        norms.append(_norms_along(logits, points, direction, q, keep=position + 1 < len(targets)))
+        norms.append(_norms_along(logits, points, direction, q, moves, keep=position + 1 < len(targets)))
         direction[:, target] = 0.0
     return torch.stack(norms, 1)
 
@@ -76,10 +84,20 @@ def _with_graph(classifier: Classifier, points: torch.Tensor) -> tuple[torch.Ten
 
 
 def _norms_along(
-    logits: torch.Tensor, points: torch.Tensor, direction: torch.Tensor, q: float, *, keep: bool = False
+    logits: torch.Tensor,
+    points: torch.Tensor,
+    direction: torch.Tensor,
+    q: float,
+    moves: Moves | None = None,
+    *,
+    keep: bool = False,
 ) -> torch.Tensor:
     """Norms of the gradients of direction . logits; `keep` leaves the graph for more of them."""
     (gradient,) = torch.autograd.grad(logits, points, direction, retain_graph=keep, allow_unused=True)
     if gradient is None:  # a graph that leads to weights only
         raise ModelError(CUT_OFF)
-    return dual_norms(gradient, q)
+    if moves is None:
+        return dual_norms(gradient, q)
+    norms = dual_norms(moves.masked(gradient), q)
+    # An infinite component must show also where it does not count: 0 * inf is NaN.
+    return norms + 0.0 * gradient.flatten(1).sum(1, dtype=norms.dtype)

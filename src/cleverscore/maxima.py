@@ -29,7 +29,7 @@ from cleverscore.gradients import margin_gradient_norms
 from cleverscore.screening import LESSON_POINTS, Lesson, Observer, Screen
 
 Array = npt.NDArray[np.float64]
-# What is measured at points (n, *input_shape): classifier, points, predicted=, targets=, q= -> (n, targets).
+# What is measured at points (n, *input_shape): classifier, points, predicted=, targets=, q=, moves= -> (n, targets).
 Measure = Callable[..., torch.Tensor]
 
 SCREENED_BYTES = 2**25  # of points that are kept at once to choose from
@@ -217,9 +217,12 @@ def _all_norms(
     *,
     measure: Measure,
 ) -> _Found:
+    moves = request.ball.moves(request.x, classifier.bounds)
     norms = torch.cat(
         [
-            measure(classifier, part, predicted=request.predicted, targets=request.targets, q=request.ball.q)
+            measure(
+                classifier, part, predicted=request.predicted, targets=request.targets, q=request.ball.q, moves=moves
+            )
             for part in torch.split(points, chunk_size)
         ]
     )

@@ -29,7 +29,7 @@ def clever(
     block_size: int = 1024,
     seed: int = 0,
     method: str | Method = "paper",
-    inside: str | None = None,
+    region: str = "ball",
     level: float = 0.95,
     tolerance: float | None = None,
     budget: str | int | None = None,
@@ -58,7 +58,9 @@ def clever(
     budget      end after so many gradients in all (2_000_000), or so much time ("90s", "10m", "2h"), but not before 10
                 blocks of each input.
     ids         the row of each input in its data, default 0..n-1; a block's points depend on (seed, id, norm, block).
-    inside      "ball" (the paper's), or "clip" to move points into the input box (the released code's).
+    region      "ball": every point of the ball counts, also outside the valid inputs (the paper's). "box": only moves
+                that keep the input within the classifier's bounds count, which gives larger scores for inputs at the
+                bounds, such as black and white pixels. "released-code" clips its points to the bounds in either.
     chunk_size  points per forward pass; default: what memory and cache allow.
     workers     threads; default: one per core.
     progress    a progress bar on stderr; default: if stderr is a terminal.
@@ -76,7 +78,7 @@ def clever(
         block_size=block_size,
         seed=seed,
         method=method,
-        inside=inside,
+        region=region,
         level=level,
         tolerance=tolerance,
         budget=budget,

@@ -58,6 +58,7 @@ METHODS = {
 class Settings:
     """What defines a score, apart from the model and the inputs; defaults are the paper's (section 5.1).
 
+    region      "ball": the whole ball counts. "box": only moves that keep the input within the classifier's bounds do.
     tolerance   None draws all blocks for every target, as the paper does. A number makes sampling adaptive: it ends
                 where a score's interval is within that share of the score, and untargeted scores race their targets;
                 above 0, gradients of later blocks are computed only where large ones are expected.
@@ -74,7 +75,7 @@ class Settings:
     block_size: int = 1024
     seed: int = 0
     method: str | Method = "paper"
-    inside: str | None = None
+    region: str = "ball"
     level: float = 0.95
     tolerance: float | None = None
     budget: str | int | None = None
@@ -131,14 +132,15 @@ class Settings:
     @property
     def screened(self) -> bool:
         """Whether, after the first blocks, gradients are computed only where large ones are expected."""
-        return bool(self.tolerance) and self.threshold is None and self.block_size >= LEAST_BLOCK and not self.sharp
+        if self.sharp or self.region == "box":  # what is expected are norms of whole gradients
+            return False
+        return bool(self.tolerance) and self.threshold is None and self.block_size >= LEAST_BLOCK
 
     @property
     def ball(self) -> LpBall:
         """The ball that is sampled."""
         assert self.radius is not None  # set in __post_init__
-        law = self.way.ball
-        return law(self.p, self.radius) if self.inside is None else law(self.p, self.radius, self.inside)
+        return self.way.ball(self.p, self.radius, self.region)
 
     @property
     def rule(self) -> Rule:

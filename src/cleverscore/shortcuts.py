@@ -92,7 +92,7 @@ class Reduced:
 def reduced(classifier: Classifier, shape: torch.Size, ball: LpBall) -> Reduced:
     """Classifier and ball for inputs of a shape in the row space of the first layer, or as they were."""
     same = Reduced(classifier, ball)
-    if type(ball) is not LpBall or ball.p != 2.0 or ball.inside != "ball" or classifier.outputs != "logits":
+    if type(ball) is not LpBall or ball.p != 2.0 or ball.region != "ball" or classifier.outputs != "logits":
         return same
     if classifier.transform is not None:  # it acts on inputs, not on their projections
         return same

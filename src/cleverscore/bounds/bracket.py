@@ -19,6 +19,7 @@ from cleverscore.bounds.masking import SLACK, Sign, above_attack, masking_signs
 from cleverscore.bounds.records import Above, Below
 from cleverscore.bounds.words import bracket_summary, bracket_table
 from cleverscore.classifier import Classifier
+from cleverscore.regions import box_of
 from cleverscore.score import Score, Scores
 from cleverscore.summaries import below_the_table
 
@@ -138,6 +139,7 @@ def bracket(
     *,
     attacks: Sequence[str | AttackFunction] = ("cw", "ddn"),
     certificate: str | None = "crown",
+    region: str = "ball",
     seed: int = 0,
 ) -> Bracket:
     """Attack and certify the inputs that were scored: certified <= true distance <= attacked, the score in between.
@@ -146,6 +148,8 @@ def bracket(
     attacks         "cw", "ddn", "fmn", "ead", "ifgsm", or "best" for what is tightest in the score's norm; with a
                     preset, if wanted, as in "ddn:strong"; or functions of your own. Empty for none.
     certificate     "crown", or another method of `certify`; None for none.
+    region          that of the scores. With "box" crown counts, for p = inf, only points within the classifier's
+                    bounds; other certificates are of the whole ball, and hold in the box as well.
     seed            of the attacks.
 
     >>> classifier = Classifier(torch.nn.Linear(4, 3), bounds=(-9.0, 9.0))
@@ -156,11 +160,16 @@ def bracket(
     """
     for head in scores:
         checked_attacks(attacks, head.p)
+    box_of(region, classifier.bounds)
     x = classifier.inputs(images)
     by_id = images_by_id(classifier, x, scores)
     rows = bracketed(scores)
     above = chain.from_iterable(run_attacks(classifier, by_id, rows, attacks, seed=seed))
-    below = chain.from_iterable(run_certificates(classifier, by_id, rows, certificate)) if certificate else ()
+    below = (
+        chain.from_iterable(run_certificates(classifier, by_id, rows, certificate, region=region))
+        if certificate
+        else ()
+    )
     found = bracket_from(scores, list(above), list(below))
     return replace(found, signs=signs_of(classifier, by_id, found))
 

@@ -19,10 +19,10 @@ from cleverscore.classifier import Classifier
 from cleverscore.errors import CertificateError, SettingError
 from cleverscore.gathering import checked_workers
 from cleverscore.norms import parse_norm
+from cleverscore.regions import box_of, check_region
 from cleverscore.subjects import Subject, prepare
 from cleverscore.targets import TargetsLike, takes_smallest, target_kind
 
-INSIDE = ("ball", "box")
 _RADII: dict[str, Callable[[Classifier, list[Subject], Asked], list[Floats]]] = {
     "crown": crown_radii,
     "local-lipschitz": local_lipschitz_radii,
@@ -60,7 +60,7 @@ def certify(
     method: str = "crown",
     limit: float = 5.0,
     precision: float = 1e-3,
-    inside: str = "ball",
+    region: str = "ball",
     labels: Sequence[int] | None = None,
     ids: Sequence[int] | None = None,
     seed: int = 0,
@@ -77,8 +77,8 @@ def certify(
                 "auto-lirpa": CROWN by that library, if you have it.
     limit       the largest radius asked for.
     precision   relative, of the search for the radius.
-    inside      "ball": the whole ball, so that the radius compares with a score. "box" (p = inf, crown): only points
-                of the ball inside the classifier's bounds, which gives larger radii for images near black and white.
+    region      "ball": every point of the ball counts, also outside the valid inputs. "box" (p = inf, crown): only
+                points within the classifier's bounds count, which gives larger radii for inputs near the bounds.
     labels, ids, seed, workers   as for a score.
 
     >>> import torch
@@ -88,10 +88,10 @@ def certify(
     """
     began = time.perf_counter()
     p = parse_norm(p)
-    _check(classifier, method, limit, precision, inside, p)
+    _check(classifier, method, limit, precision, region, p)
     subjects = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
     threads = checked_workers(classifier, workers)
-    asked = Asked(p, float(limit), float(precision), takes_smallest(target_kind(targets)), inside, threads)
+    asked = Asked(p, float(limit), float(precision), takes_smallest(target_kind(targets)), region, threads)
     per_target = tuple(_RADII[method](classifier, subjects, asked))
     return Certificates(
         method=method,
@@ -101,6 +101,11 @@ def certify(
         per_target=per_target,
         seconds=time.perf_counter() - began,
     )
+
+
+def certifies_box(method: str, p: float) -> bool:
+    """Whether a method can leave out points of the ball that are outside the input box."""
+    return method == "crown" and math.isinf(p)
 
 
 def check_method(classifier: Classifier, method: str) -> None:
@@ -113,15 +118,16 @@ def check_method(classifier: Classifier, method: str) -> None:
         )
 
 
-def _check(classifier: Classifier, method: str, limit: float, precision: float, inside: str, p: float) -> None:
+def _check(classifier: Classifier, method: str, limit: float, precision: float, region: str, p: float) -> None:
     check_method(classifier, method)
     if not (limit > 0.0 and math.isfinite(limit)):
         raise SettingError(f"limit={limit}: the largest radius must be positive and finite")
     if not 0.0 < precision < 1.0:
         raise SettingError(f"precision={precision}: give a relative precision between 0 and 1, such as 1e-3")
-    if inside not in INSIDE:
-        raise SettingError(f"inside={inside!r}: choose one of {', '.join(map(repr, INSIDE))}")
-    if inside == "box" and (method != "crown" or not math.isinf(p)):
-        raise SettingError("inside='box' is for p='inf' and method='crown'; use inside='ball'")
-    if inside == "box" and isinstance(classifier, Classifier) and classifier.bounds is None:
-        raise SettingError("inside='box' needs the classifier's bounds: cs.Classifier(model, bounds=(0.0, 1.0))")
+    check_region(region)
+    if region == "box" and not certifies_box(method, p):
+        raise SettingError(
+            "region='box' is for p='inf' and method='crown'; use region='ball', whose radius holds in the box as well"
+        )
+    if isinstance(classifier, Classifier):
+        box_of(region, classifier.bounds)

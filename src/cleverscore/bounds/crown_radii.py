@@ -15,6 +15,7 @@ from cleverscore.bounds.questions import Asked, Floats, hidden_by_rounding, marg
 from cleverscore.bounds.search import Track, largest_radii
 from cleverscore.classifier import Classifier
 from cleverscore.norms import dual_exponent
+from cleverscore.regions import box_of
 from cleverscore.subjects import Subject
 
 # Values of all layers for the inputs that a thread bounds at once. Small networks want many inputs, so that calls are
@@ -29,7 +30,7 @@ def crown_radii(classifier: Classifier, subjects: list[Subject], asked: Asked) -
     num_classes = exact.nodes[-1].shape[0]
     found = margins(classifier, exact, subjects)
     bounder = make_bounder(classifier, exact, shape)
-    if exact.affine[-1] and asked.inside == "ball":
+    if exact.affine[-1] and asked.region == "ball":
         return [
             np.where(
                 margin > 0,
@@ -51,7 +52,7 @@ def crown_radii(classifier: Classifier, subjects: list[Subject], asked: Asked) -
     x = stacked(subjects)
     hidden = hidden_by_rounding(classifier, exact, subjects)
     rows = [objectives(subject, num_classes) for _, subject in pairs]
-    box = classifier.bounds if asked.inside == "box" else None
+    box = box_of(asked.region, classifier.bounds)
 
     @torch.no_grad()
     def look(some: list[int], radii: Floats) -> list[Floats]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from cleverscore.bounds.attacks import ATTACKS, BEST, AttackFunction, attack, attack_name
-from cleverscore.bounds.certified import certify, check_method
+from cleverscore.bounds.certified import certifies_box, certify, check_method
 from cleverscore.bounds.effort import PRESETS
 from cleverscore.bounds.records import NORMS, Above, Below, Key
 from cleverscore.classifier import Classifier
@@ -146,9 +146,13 @@ def run_certificates(
     rows: Sequence[Score],
     method: str,
     *,
+    region: str = "ball",
     done: Collection[Key] = (),
 ) -> Iterator[list[Below]]:
-    """Certify the inputs of rows up to the radius of their scores, a batch at a time; `done` is left out."""
+    """Certify the inputs of rows up to the radius of their scores, a batch at a time; `done` is left out.
+
+    A method that cannot leave out what is outside the box certifies the whole ball, which holds in the box as well.
+    """
     check_method(classifier, method)
     groups = dict.fromkeys((row.p, row.radius, row.target_kind) for row in rows)
     for p, radius, kind in groups:
@@ -158,11 +162,12 @@ def run_certificates(
             if (row.p, row.radius, row.target_kind) == (p, radius, kind)
             and (row.input, aim(row), method, p) not in done
         ]
+        counted = region if certifies_box(method, p) else "ball"
         for start in range(0, len(todo), CERTIFIED_TOGETHER):
             part = todo[start : start + CERTIFIED_TOGETHER]
             x = torch.stack([images[row.input] for row in part])
             targets = kind if takes_smallest(kind) else [[row.target] for row in part]
-            found = certify(classifier, x, p=p, targets=targets, method=method, limit=radius)
+            found = certify(classifier, x, p=p, targets=targets, method=method, limit=radius, region=counted)
             yield [
                 Below(row.input, aim(row), method, p, float(found.radius[i]), found.seconds / len(part))
                 for i, row in enumerate(part)

@@ -26,7 +26,7 @@ class Asked:
     limit: float
     precision: float
     smallest: bool
-    inside: str = "ball"
+    region: str = "ball"
     workers: int = 1
 
 

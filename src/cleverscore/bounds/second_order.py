@@ -24,6 +24,7 @@ from cleverscore.gathering import checked_workers
 from cleverscore.gradients import CUT_OFF, margin_gradient_norms
 from cleverscore.maxima import Request, sample
 from cleverscore.reasons import ALL_BLOCKS
+from cleverscore.regions import Moves
 from cleverscore.score import Rule, Scores, score_from
 from cleverscore.settings import Settings
 from cleverscore.streams import philox
@@ -51,6 +52,7 @@ def second_order_clever(
     blocks: int = 50,
     block_size: int = 32,
     seed: int = 0,
+    region: str = "ball",
     level: float = 0.95,
     labels: Sequence[int] | None = None,
     ids: Sequence[int] | None = None,
@@ -61,7 +63,8 @@ def second_order_clever(
 
     A point costs 5 to 20 Hessian-vector products per target, so the defaults draw fewer than `clever` does. In the rows
     `lipschitz` holds K, the end-point of the sampled curvatures, and `gradients` the number of points. A network with
-    kinks (ReLU, max pooling) is refused: its Hessian is blind to them.
+    kinks (ReLU, max pooling) is refused: its Hessian is blind to them. With region="box" points are clipped to the
+    classifier's bounds, and the slope counts only what a valid move descends along; curvatures count all directions.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
     >>> scores = second_order_clever(Classifier(model), torch.rand(2, 4), blocks=20, block_size=8)
@@ -69,8 +72,9 @@ def second_order_clever(
     (2, 'second-order')
     """
     settings = Settings(
-        p=2.0, targets=targets, radius=radius, blocks=blocks, block_size=block_size, seed=seed, level=level
-    )
+        p=2.0, targets=targets, radius=radius, blocks=blocks, block_size=block_size, seed=seed, region=region,
+        level=level,
+    )  # fmt: skip
     workers = checked_workers(classifier, workers)
     subjects = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
     _require_smooth(classifier, subjects[0], settings.ball, seed)
@@ -86,8 +90,9 @@ def second_order_clever(
     for position, subject in enumerate(subjects):
         began = time.perf_counter()
         slopes = margin_gradient_norms(
-            classifier, subject.x[None], predicted=subject.predicted, targets=subject.targets, q=2.0
-        )
+            classifier, subject.x[None], predicted=subject.predicted, targets=subject.targets, q=2.0,
+            moves=settings.ball.moves(subject.x, classifier.bounds),
+        )  # fmt: skip
         maxima = found[position]
         count = len(subject.targets)
         evidence.append(
@@ -101,9 +106,18 @@ def second_order_clever(
 
 
 def largest_curvatures(
-    classifier: Classifier, points: torch.Tensor, *, predicted: int, targets: Sequence[int], q: float = 2.0
+    classifier: Classifier,
+    points: torch.Tensor,
+    *,
+    predicted: int,
+    targets: Sequence[int],
+    q: float = 2.0,
+    moves: Moves | None = None,
 ) -> torch.Tensor:
-    """Largest eigenvalue of -Hessian(f_c - f_j) at every point and target: (n, *input_shape) -> (n, targets)."""
+    """Largest eigenvalue of -Hessian(f_c - f_j) at every point and target: (n, *input_shape) -> (n, targets).
+
+    `moves` is not used: an eigenvalue over all directions bounds that over valid ones.
+    """
     if q != 2.0:
         raise SettingError(f"q={q:g}: curvatures are eigenvalues, which belong to p = 2")
     points = points.detach().requires_grad_(True)
@@ -190,7 +204,9 @@ def _require_smooth(classifier: Classifier, subject: Subject, ball: LpBall, seed
 
     Along a segment the gradient's change is the integral of Hessian times direction; a kink is missing from it.
     """
-    end = ball.points(subject.x, count=1, seed=seed, input_id=subject.input_id, block=0, tile=0)
+    end = ball.points(
+        subject.x, count=1, seed=seed, input_id=subject.input_id, block=0, tile=0, bounds=classifier.bounds
+    )
     shares = (torch.arange(SEGMENT, device=end.device, dtype=end.dtype) + 0.5) / SEGMENT
     shares = torch.cat([torch.tensor([0.0, 1.0]).to(shares), shares]).reshape(-1, *[1] * subject.x.ndim)
     way = end - subject.x

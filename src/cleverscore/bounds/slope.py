@@ -43,7 +43,7 @@ def slope_scores(
     blocks: int = 500,
     block_size: int = 1024,
     seed: int = 0,
-    inside: str | None = None,
+    region: str = "ball",
     level: float = 0.95,
     labels: Sequence[int] | None = None,
     ids: Sequence[int] | None = None,
@@ -52,7 +52,8 @@ def slope_scores(
 ) -> Scores:
     """min(margin / L, radius), L fit to the largest slopes of pairs; arguments as `cleverscore.clever` has them.
 
-    Only forward passes are needed; the column `gradients` counts points.
+    Only forward passes are needed; the column `gradients` counts points. With region="box" both points of a pair lie
+    within the classifier's bounds; a slope has no components, so none are left out.
 
     >>> scores = slope_scores(Classifier(torch.nn.Linear(4, 3)), torch.rand(2, 4), blocks=20, block_size=8)
     >>> len(scores), scores[0].method
@@ -65,7 +66,7 @@ def slope_scores(
         blocks=blocks,
         block_size=block_size,
         seed=seed,
-        inside=inside,
+        region=region,
         level=level,
     )
     if settings.block_size < 2:

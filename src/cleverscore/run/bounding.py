@@ -60,7 +60,10 @@ def run_bounds(
     done = {record.key for record in store.above()}
     proved = {record.key for record in store.below()}
     attacks = run_attacks(study.classifier, images, rows, bounds.attacks, seed=study.config.seed, done=done)
-    proofs = (run_certificates(study.classifier, images, rows, method, done=proved) for method in bounds.certificates)
+    proofs = (
+        run_certificates(study.classifier, images, rows, method, region=study.config.region, done=proved)
+        for method in bounds.certificates
+    )
     there = Counter((name, p) for _input, _target, name, p in [*done, *proved])
     wanted = len({(row.input, aim(row)) for row in rows})
     batches: Iterator[Sequence[Above | Below]] = chain(attacks, *proofs)

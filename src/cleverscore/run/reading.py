@@ -35,7 +35,7 @@ class StudyConfig:
     block_size: int = 1024
     seed: int = 0
     method: str = "paper"
-    inside: str | None = None
+    region: str = "ball"
     tolerance: float | None = None
     budget: str | None = None
     model_fingerprint: str = ""
@@ -55,7 +55,7 @@ class StudyConfig:
 
         return Settings(
             p=parse_norm(norm), targets=parse_targets(self.targets, 1), radius=self.radius_of(norm), blocks=self.blocks,
-            block_size=self.block_size, seed=self.seed, method=self.method, inside=self.inside,
+            block_size=self.block_size, seed=self.seed, method=self.method, region=self.region,
             tolerance=self.tolerance, budget=self.budget,
         )  # fmt: skip
 

@@ -25,6 +25,7 @@ from cleverscore.cost import Estimate, estimate_for
 from cleverscore.errors import InputError, StoreError
 from cleverscore.gathering import checked_workers
 from cleverscore.norms import norm_name, parse_norm
+from cleverscore.regions import box_of
 from cleverscore.run.local import InProcess
 from cleverscore.run.lock import RunLock
 from cleverscore.run.reading import StudyConfig as StudyConfig
@@ -125,6 +126,7 @@ class Study:
         self.class_names = class_names
         self.classifier = classifier
         self.settings = {norm_name(parse_norm(norm)): config.settings(norm) for norm in config.norms}
+        box_of(config.region, classifier.bounds)
         self.subjects = prepare(
             classifier,
             images,
@@ -180,7 +182,6 @@ class Study:
         }
         return {
             "radius": one.radius,
-            "inside": one.ball.inside,
             "bounds": self.classifier.bounds,
             "outputs": self.classifier.outputs,
             **constants,

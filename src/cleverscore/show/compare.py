@@ -20,7 +20,7 @@ from cleverscore.text import number, table
 
 Array = npt.NDArray[np.float64]
 
-MUST_AGREE = ("data_fingerprint", "targets", "method", "inside", "radius")
+MUST_AGREE = ("data_fingerprint", "targets", "method", "region", "radius")
 LEAST_HALF = 10  # blocks: a fit to fewer says nothing about its noise
 MOST_CAPPED = 0.2  # share of pairs cut at the radius above which a comparison is warned of
 

@@ -187,10 +187,11 @@ def _made(found: Findings) -> str:
         ("targets", config.targets),
         ("method", config.method),
         ("radius", found.radii),
+        ("region", config.region),
         *sampling,
         ("seed", config.seed),
         ("budget", config.budget or "none"),
-        *((name, _plain(used[name])) for name in ("bounds", "mean", "std", "outputs", "inside") if name in used),
+        *((name, _plain(used[name])) for name in ("bounds", "mean", "std", "outputs") if name in used),
         ("gradients", f"{sum(head.gradients for norm in found.norms for head in norm.known):,}"),
         *(
             (name, words)
@@ -232,7 +233,7 @@ def repeat_command(config: StudyConfig) -> str:
     words = ["cleverscore", "score", config.model, config.data]
     for norm in config.norms:
         words += ["--norm", norm]
-    for name in ("targets", "radius", "blocks", "block_size", "seed", "method", "inside", "tolerance", "budget"):
+    for name in ("targets", "radius", "blocks", "block_size", "seed", "method", "region", "tolerance", "budget"):
         value = getattr(config, name)
         if value != getattr(default, name):
             for each in str(value).split(",") if name == "radius" else [str(value)]:
