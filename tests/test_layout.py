@@ -70,6 +70,7 @@ ORDER = [
         "chunks",
         "surrogates",
         "projections",
+        "estimators",
         "ascent",
         "descent",
         "profile",

@@ -1,0 +1,1 @@
+"""Searches that follow gradients, many rows at a time."""

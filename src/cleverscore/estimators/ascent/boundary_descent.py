@@ -1,0 +1,153 @@
+"""The nearest crossing of a decision boundary, by gradients of the margin: many rows at a time.
+
+Two stages share the gradients. The first takes steps of steepest descent inside a ball around the input whose radius
+grows until a row crosses and then shrinks below each crossing, as in DDN (Rony et al., 2019) and FMN (Pintor et al.,
+2021); it finds the part of the boundary that is near. The second moves a crossing point to the point nearest to the
+input on the linearised boundary, as in FAB (Croce & Hein, 2020), and accepts only what is nearer; on an affine
+classifier it is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from cleverscore.estimators.ascent.half_space import nearest_in_half_space
+from cleverscore.gradients import dual_norms
+from cleverscore.norms import dual_exponent
+from cleverscore.projections import onto_ball, steepest
+
+MarginsAndGradients = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+# A descent from the input itself begins in a ball of this share of margin / ||gradient||, where a linear classifier
+# would cross: networks that are flat at the data have much steeper places near it, which a larger ball steps over.
+FIRST_SHARE = 0.005
+# The radius then grows so fast that it passes twice the linear distance after this share of the steps.
+GROWTH_STEPS = 0.35
+# Steps as shares of the radius, and changes of the radius, from the first crossing to the end (cosine decay).
+STEP_SIZES = (1.0, 0.02)
+RADIUS_CHANGES = (0.2, 0.005)
+REFINING = 0.2  # share of the gradients for the second stage
+BEYOND = 1e-4  # a step goes this much farther than the linearised boundary, so that rounding does not undo a crossing
+
+
+@torch.no_grad()
+def descend(
+    margins_and_gradients: MarginsAndGradients,
+    x: torch.Tensor,
+    starts: torch.Tensor,
+    *,
+    p: float,
+    steps: int,
+    low: torch.Tensor | None = None,
+    high: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Distance ||z - x||_p to the nearest crossing point z that each row met, and z: (n,) and (n, *shape).
+
+    margins_and_gradients   (n, *shape) -> margins (n,) and their gradients (n, *shape); a point crosses where the
+                            margin is at most zero. It is called `steps` times, always with all rows.
+    x, starts   (n, *shape): the inputs, and where the descents begin. Rows do not know of each other: repeat an input
+                for several starts or targets.
+    low, high   the box to stay in, broadcastable to x; None for no box.
+
+    A row that met no crossing has distance infinity and its input as the point.
+
+    >>> x = torch.tensor([[3.0, 4.0]])
+    >>> margin = lambda z: (z.sum(1) - 1.0, torch.ones_like(z))
+    >>> distances, points = descend(margin, x, x, p=2.0, steps=20)
+    >>> round(float(distances), 3), bool(points.sum() <= 1.0)
+    (4.243, True)
+    """
+    rows = _Rows(margins_and_gradients, x, p, low, high)
+    refining = min(max(int(REFINING * steps), 3), steps // 2)
+    _find(rows, rows.inside(starts.flatten(1).to(rows.x)), steps - refining)
+    _refine(rows, refining)
+    return rows.nearest, rows.points.view(x.shape)
+
+
+class _Rows:
+    """The rows of a descent, flattened to (n, d), and the nearest crossing of each so far."""
+
+    def __init__(
+        self,
+        function: MarginsAndGradients,
+        x: torch.Tensor,
+        p: float,
+        low: torch.Tensor | None,
+        high: torch.Tensor | None,
+    ) -> None:
+        self.function, self.shape, self.p = function, x.shape, p
+        self.x = x.flatten(1)
+        self.low = None if low is None else low.to(x).expand_as(x).flatten(1)
+        self.high = None if high is None else high.to(x).expand_as(x).flatten(1)
+        self.nearest = torch.full_like(self.x[:, 0], math.inf)
+        self.points = self.x.clone()
+        self.margins = torch.zeros_like(self.nearest)  # at `points`
+        self.gradients = torch.zeros_like(self.x)
+
+    def inside(self, points: torch.Tensor) -> torch.Tensor:
+        """Points brought into the box."""
+        return points if self.low is None or self.high is None else points.maximum(self.low).minimum(self.high)
+
+    def free(self, gradients: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
+        """Gradients without the coordinates that a step against them would push out of the box."""
+        if self.low is None or self.high is None:
+            return gradients
+        stuck = ((points <= self.low) & (gradients > 0.0)) | ((points >= self.high) & (gradients < 0.0))
+        return torch.where(stuck, 0.0, gradients)
+
+    def look(self, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Margins, gradients and distances of points (n, d), and which of them are the nearest crossings so far."""
+        margins, gradients = self.function(points.view(self.shape))
+        margins, gradients = margins.to(points), gradients.flatten(1).to(points).nan_to_num(0.0, 0.0, 0.0)
+        distances = dual_norms(points - self.x, self.p)
+        nearer = (margins <= 0.0) & (distances < self.nearest)
+        self.nearest = torch.where(nearer, distances, self.nearest)
+        self.points = torch.where(nearer[:, None], points, self.points)
+        self.margins = torch.where(nearer, margins, self.margins)
+        self.gradients = torch.where(nearer[:, None], gradients, self.gradients)
+        return margins, gradients, distances, nearer
+
+
+def _find(rows: _Rows, points: torch.Tensor, steps: int) -> None:
+    """Steepest descent in balls that grow until the row crosses and are kept near its nearest crossing from then on."""
+    radii = dual_norms(points - rows.x, rows.p)
+    crossed_at = torch.full_like(radii, math.inf)
+    growth = (2.0 / FIRST_SHARE) ** (1.0 / max(GROWTH_STEPS * steps, 1.0))
+    for step in range(steps):
+        margins, gradients, distances, _nearer = rows.look(points)
+        if step == 0:
+            steepness = dual_norms(gradients, dual_exponent(rows.p))
+            linear = torch.where(steepness > 0.0, margins.clamp_min(0.0) / steepness, 0.0)
+            radii = torch.where(radii > 0.0, radii, FIRST_SHARE * linear)
+        crossing, crossed = margins <= 0.0, torch.isfinite(rows.nearest)
+        crossed_at = torch.where(crossing, crossed_at.clamp_max(float(step)), crossed_at)
+        done = torch.where(crossed, (step - crossed_at) / (steps - crossed_at), 0.0)
+        sizes, change = _decayed(STEP_SIZES, done), _decayed(RADIUS_CHANGES, done)
+        outward = torch.minimum(radii * (1.0 + change), (1.0 - RADIUS_CHANGES[1] / 2) * rows.nearest)
+        outward = torch.where(crossed, outward, radii * growth)
+        radii = torch.where(crossing, torch.minimum(radii, distances) * (1.0 - change), outward)
+        moved = points - (sizes * radii)[:, None] * steepest(rows.free(gradients, points), rows.p)
+        # The ball after the box: it draws points towards the input, and so leaves them in the box.
+        points = rows.inside(rows.x + onto_ball(rows.inside(moved) - rows.x, radii, rows.p))
+
+
+def _decayed(ends: tuple[float, float], done: torch.Tensor) -> torch.Tensor:
+    first, last = ends
+    return last + (first - last) * 0.5 * (1.0 + torch.cos(math.pi * done))
+
+
+def _refine(rows: _Rows, steps: int) -> None:
+    """Nearest crossings moved to the nearest points of their linearised boundaries, as far as the network agrees."""
+    shares = torch.ones_like(rows.nearest)
+    for _ in range(steps):
+        nearest = nearest_in_half_space(
+            rows.x, rows.points, rows.margins, rows.gradients, p=rows.p, low=rows.low, high=rows.high
+        )
+        nearest = rows.x + (1.0 + BEYOND) * (nearest - rows.x)
+        _margins, _gradients, _distances, nearer = rows.look(
+            rows.inside(rows.points + shares[:, None] * (nearest - rows.points))
+        )
+        shares = torch.where(nearer, (2.0 * shares).clamp_max(1.0), 0.5 * shares)
