@@ -56,8 +56,8 @@ _ADVICE = {
         "All block maxima are equal, as in an affine network, so the end-point is that value; nothing needs to be done."
     ),
     FitOutcome.ZERO: (
-        "All gradient norms are zero, so the margin is flat in the whole ball; look for saturated outputs or gradient "
-        "masking before you trust the score."
+        "All gradient norms are zero, so the margin is flat in the whole ball, or with region='box' no valid move "
+        "lowers it; look for saturated outputs or gradient masking before you trust the score."
     ),
     FitOutcome.TOO_FEW: (
         "There are fewer than 10 block maxima or fewer than 5 distinct values, so the sample maximum is reported "
