@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,17 +18,17 @@ from cleverscore.checks import is_whole
 from cleverscore.chunks import resolved_chunk_size
 from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
+from cleverscore.estimators.ascent.profile_search import searches
+from cleverscore.estimators.ascent.radial_profile import RadialProfile
 from cleverscore.gradients import margin_gradient_norms
 from cleverscore.heads import Head
 from cleverscore.maxima import BlockMaxima, Request, default_workers, one_thread, sample
-from cleverscore.profile import Profile
 from cleverscore.racing import SKETCHED_DIRECTIONS, SKETCHED_POINTS, Race
 from cleverscore.reasons import ALL_BLOCKS, BUDGET, EXACT
 from cleverscore.regions import box_of
 from cleverscore.score import Evidence
 from cleverscore.screening import Observer, Screening
 from cleverscore.settings import Settings
-from cleverscore.sharp import searches
 from cleverscore.shortcuts import Reduced, is_affine, reduced
 from cleverscore.sketches import sketched_norms
 from cleverscore.subjects import Subject
@@ -91,7 +92,7 @@ class Gatherer:
         """Prepare for inputs like the examples, on which faster forms of the network are checked."""
         workers = checked_workers(classifier, workers)
         box_of(settings.region, classifier.bounds)  # refuses a box that is not there before anything is computed
-        if is_affine(classifier):
+        if is_affine(classifier) and not (settings.sharp and settings.region == "box"):
             whole = Reduced(classifier, settings.ball)
             return cls(classifier, settings, True, whole, chunk_size or 1, workers, on_points)
         with one_thread():  # a decomposition on several threads is not the same to the last bit on another machine
@@ -99,8 +100,6 @@ class Gatherer:
             moved = [smaller.move(subject) for subject in examples[:CHECKED_INPUTS]]
         faster = tuned(smaller.classifier, torch.stack([subject.x for subject in moved]))
         resolved = resolved_chunk_size(faster, moved[0].x, chunk_size, workers=workers)
-        if settings.sharp and chunk_size is None:
-            resolved = max(1, resolved // 2)  # the graph of a second derivative keeps about twice that of a first one
         head = Head.of(faster, moved[0].x) if settings.screened else None
         return cls(
             classifier, settings, False, replace(smaller, classifier=faster), resolved, workers, on_points, head
@@ -138,16 +137,16 @@ class Gatherer:
         return _Plan(small.classifier, moved, small.ball, self.settings, self.chunk_size, draw, self.head)
 
     def _sharp(self, moved: Sequence[Subject], budget: Budget) -> Iterator[tuple[int, Evidence]]:
-        """Radial profiles by ascent."""
+        """Radial profiles by descents and ascents."""
         # The projection of an l2 ball onto a subspace is an l2 ball.
         ball = LpBall(self.reduced.ball.p, self.reduced.ball.radius, self.reduced.ball.region)
         found = searches(
-            self.reduced.classifier, moved, ball=ball, seed=self.settings.seed, tolerance=self.settings.tolerance,
-            budget=budget, race=takes_smallest(target_kind(self.settings.targets)), chunk_size=self.chunk_size,
+            self.reduced.classifier, moved, ball=ball, seed=self.settings.seed, budget=budget,
+            smallest_only=takes_smallest(target_kind(self.settings.targets)), chunk_size=self.chunk_size,
             workers=self.workers, on_points=self.on_points,
         )  # fmt: skip
         for i, search in found:
-            yield i, _ascended(moved[i], search.profiles(), search.seconds, tuple(search.stopped))
+            yield i, _searched(moved[i], search.profiles(), search.seconds, search.stopped)
 
 
 def checked_workers(classifier: Classifier, workers: int | None) -> int:
@@ -180,20 +179,29 @@ def _affine(classifier: Classifier, subjects: Sequence[Subject], settings: Setti
         count = len(subject.targets)
         stopped = (EXACT,) * count
         if settings.sharp:
-            radii = np.array([0.0, ball.radius])
-            profiles = tuple(_flat_profile(radii, value) for value in largest)
-            yield position, _ascended(subject, profiles, time.perf_counter() - began, stopped)
+            profiles = tuple(
+                _flat_profile(float(norm), margin, ball.radius)
+                for norm, margin in zip(largest, subject.margins, strict=True)
+            )
+            yield position, _searched(subject, profiles, time.perf_counter() - began, stopped)
         else:
             maxima = tuple(np.full(2, value) for value in largest)
             yield position, subject.evidence(maxima, (1,) * count, time.perf_counter() - began, stopped)
 
 
-def _flat_profile(radii: Array, norm: float) -> Profile:
+def _flat_profile(norm: float, margin: float, radius: float) -> RadialProfile:
+    """The profile of an affine classifier: one shell, and the margin falls as fast everywhere."""
+    upper = max(margin, 0.0) / norm if norm > 0.0 else math.inf
+    distance = min(upper, radius)
     outcome = FitOutcome.CONSTANT if norm > 0.0 else FitOutcome.ZERO
-    return Profile(radii, np.full(2, norm), 2, (outcome if np.isfinite(norm) else FitOutcome.NOT_FINITE).value)
+    if not math.isfinite(norm):
+        outcome = FitOutcome.NOT_FINITE
+    return RadialProfile(distance, distance, upper, np.array([norm * distance]), 2, outcome.value)
 
 
-def _ascended(subject: Subject, profiles: tuple[Profile, ...], seconds: float, stopped: tuple[str, ...]) -> Evidence:
+def _searched(
+    subject: Subject, profiles: tuple[RadialProfile, ...], seconds: float, stopped: tuple[str, ...]
+) -> Evidence:
     nothing = tuple(np.empty(0) for _ in subject.targets)
     return subject.evidence(nothing, (0,) * len(nothing), seconds, stopped, profiles=profiles)
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cleverscore import tails
+from cleverscore.estimators.ascent.radial_profile import RadialProfile
 from cleverscore.norms import norm_name
-from cleverscore.profile import Profile
 from cleverscore.reasons import is_lost
 from cleverscore.summaries import below_the_table, scores_table
 from cleverscore.tails import FitOutcome, TailFit
@@ -40,6 +40,7 @@ COLUMNS = [
     "score",
     "score_low",
     "score_high",
+    "upper",
     "capped",
     "lipschitz",
     "location",
@@ -64,7 +65,7 @@ class Evidence:
     maxima      one array of block maxima per target; under adaptive sampling they differ in length, and targets that
                 were only scouted have blocks of one point.
     stopped     per target, why no more blocks were drawn.
-    profiles    per target, what an ascent found; then there are no blocks.
+    profiles    per target, what a search across shells found; then there are no blocks.
     slopes      per target, the gradient norm at the input, where the maxima are of curvatures (second-order scores).
     counts      per target, how many maxima there are; given where the maxima themselves were left on disk.
     gradients   per target, how many were computed for the maxima; default: one at each point of each block.
@@ -79,7 +80,7 @@ class Evidence:
     block_sizes: tuple[int, ...]
     seconds: float
     stopped: tuple[str, ...]
-    profiles: tuple[Profile, ...] = ()
+    profiles: tuple[RadialProfile, ...] = ()
     slopes: tuple[float, ...] = ()
     counts: tuple[int, ...] = ()
     gradients: tuple[int, ...] = ()
@@ -145,8 +146,10 @@ class Score:
     lipschitz   the constant used: the fitted end-point, or the sample maximum where nothing can be extrapolated.
     fit         the tail fit, with its outcome and its advice.
     maxima      the block maxima behind it.
-    profile     with method="sharp", the radial profile instead: `fit` then holds L at the score's radius as `location`,
-                `lipschitz` is margin / value, the mean of L up to there, and `low` and `high` are NaN.
+    upper       distance of the nearest other class that the method itself met; NaN where it looks for none, infinite
+                where it met none.
+    profile     with method="sharp", the radial profile instead: `fit` then holds the slope in the outermost shell as
+                `location`, `lipschitz` is the mean slope, and `low` is what more search would leave of the score.
     """
 
     input: int
@@ -161,6 +164,7 @@ class Score:
     value: float
     low: float
     high: float
+    upper: float
     capped: bool
     lipschitz: float
     fit: TailFit
@@ -171,7 +175,7 @@ class Score:
     seconds: float
     stopped: str
     maxima: Array = field(repr=False, compare=False)
-    profile: Profile | None = field(default=None, repr=False, compare=False)
+    profile: RadialProfile | None = field(default=None, repr=False, compare=False)
 
     @property
     def correct(self) -> bool | None:
@@ -193,8 +197,9 @@ class Score:
         fit = self.fit
         return (
             self.input, self.label, self.predicted, self.correct, self.target, self.target_kind, self.method,
-            norm_name(self.p), self.radius, self.margin, self.value, self.low, self.high, self.capped, self.lipschitz,
-            fit.location, fit.scale, fit.shape, fit.sample_max, self.ks_statistic, self.ks_pvalue, fit.outcome.value,
+            norm_name(self.p), self.radius, self.margin, self.value, self.low, self.high, self.upper, self.capped,
+            self.lipschitz, fit.location, fit.scale, fit.shape, fit.sample_max, self.ks_statistic, self.ks_pvalue,
+            fit.outcome.value,
             fit.blocks, self.block_size, self.gradients, self.seconds, self.stopped,
         )  # fmt: skip
 
@@ -275,6 +280,7 @@ def _score(item: Evidence, t: int, rule: Rule, kind: str, tail: Tail) -> Score:
         value=value,
         low=low,
         high=high,
+        upper=math.nan,
         capped=value >= limit,
         lipschitz=lipschitz,
         fit=fit,
@@ -305,25 +311,22 @@ def changed(head: Score, **fields: Any) -> Score:
 
 
 def _sharp_score(item: Evidence, t: int, rule: Rule, kind: str) -> Score:
-    """The radius at which the integral of the profile reaches the margin."""
+    """The radius at which the falls across shells add up to the margin."""
     profile, margin = item.profiles[t], item.margins[t]
     outcome = FitOutcome(profile.outcome)
     known = outcome is not FitOutcome.NOT_FINITE
-    value = profile.distance(margin, rule.limit) if known else math.nan
-    capped = value >= rule.limit
-    if not known or margin <= 0.0:
-        lipschitz = float(profile.norms[0]) if known else math.nan
-    else:
-        lipschitz = profile.mean_norm(value) if capped else margin / value
+    value = profile.distance if known else math.nan
+    slopes = profile.slopes if known and len(profile.falls) else np.array([math.nan])
     fit = TailFit(
-        location=profile.at(value) if known else math.nan, scale=math.nan, shape=math.nan, log_likelihood=math.nan,
-        sample_max=float(profile.norms[-1]), outcome=outcome, penalty=math.nan, blocks=0,
+        location=float(slopes[-1]), scale=math.nan, shape=math.nan, log_likelihood=math.nan,
+        sample_max=float(slopes.max()), outcome=outcome, penalty=math.nan, blocks=0,
     )  # fmt: skip
     total = sum(other.gradients for other in item.profiles)
     return Score(
         input=item.input_id, label=item.label, predicted=item.predicted, target=item.targets[t],
         target_kind=kind, method=rule.method, p=rule.p, radius=rule.radius, margin=margin, value=value,
-        low=math.nan, high=math.nan, capped=capped, lipschitz=lipschitz, fit=fit, ks_statistic=math.nan,
+        low=profile.low if known else math.nan, high=value, upper=profile.upper, capped=value >= rule.limit,
+        lipschitz=profile.mean_slope if known else math.nan, fit=fit, ks_statistic=math.nan,
         ks_pvalue=math.nan, block_size=0, gradients=profile.gradients,
         seconds=item.seconds * profile.gradients / max(1, total), stopped=item.stopped[t], maxima=item.maxima[t],
         profile=profile,
@@ -384,6 +387,7 @@ def _smallest(scores: Sequence[Score]) -> Score:
         head,
         low=math.nan if unknown else min(score.low for score in rivals),
         high=math.nan if unknown else min(score.high for score in rivals),
+        upper=math.nan if unknown else min(score.upper for score in scores),
         gradients=sum(score.gradients for score in scores),
         seconds=sum(score.seconds for score in scores),
     )
@@ -428,6 +432,11 @@ class Scores:
     def high(self) -> Array:
         """Upper end of each input's interval."""
         return self._array("high")
+
+    @property
+    def upper(self) -> Array:
+        """Distance of the nearest other class that the method itself met; NaN where it looks for none."""
+        return self._array("upper")
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per (input, target), columns as documented; untargeted scores are rows of their own."""

@@ -48,8 +48,8 @@ def clever(
     radius      of the ball; default 5, as in the paper.
     blocks, block_size      N_b and N_s: every block is `block_size` fresh points; their maxima are fit.
     method      "paper", "released-code": the sampling and the fit of the code that the authors published, or "sharp":
-                radial profiles by ascent (docs/sharp.md), where blocks and block_size have no meaning; or a `Method` of
-                your own (docs/extend.md).
+                how far the margin can fall across shells around the input, by search (docs/sharp.md), where blocks,
+                block_size and tolerance have no meaning; or a `Method` of your own (docs/extend.md).
     tolerance   race the targets of untargeted scores and stop early where the score will hardly move by more than
                 this share (0.05); after the first blocks compute gradients only where large ones are expected
                 (docs/speed.md). 0 computes all gradients, and stops only targets that lost their race or reach the

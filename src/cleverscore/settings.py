@@ -9,10 +9,10 @@ from cleverscore.balls import LpBall, ReleasedCodeBall
 from cleverscore.budget import Budget
 from cleverscore.checks import is_number, is_whole
 from cleverscore.errors import SettingError
+from cleverscore.estimators.ascent.profile_search import most_gradients
 from cleverscore.racing import Race, Stopping, looks
 from cleverscore.score import Rule
 from cleverscore.screening import LEAST_BLOCK
-from cleverscore.sharp import most_gradients
 from cleverscore.subjects import Subject
 from cleverscore.tails import TailModel
 from cleverscore.targets import TargetsLike, takes_smallest, target_kind
@@ -62,7 +62,7 @@ class Settings:
     tolerance   None draws all blocks for every target, as the paper does. A number makes sampling adaptive: it ends
                 where a score's interval is within that share of the score, and untargeted scores race their targets;
                 above 0, gradients of later blocks are computed only where large ones are expected.
-                The sharp method always races, and stops where more starts lower a score by less than the tolerance.
+                The sharp method has stages of its own and no use for a tolerance.
     budget      end after so many gradients in all ("2000000"), or so much time ("90s", "10m", "2h"), but not before 10
                 blocks; adaptive as well.
     threshold   a score that only has to be told from; adaptive as well.
@@ -112,7 +112,7 @@ class Settings:
     @property
     def activity(self) -> str:
         """What a progress bar says."""
-        return "climbing gradients" if self.sharp else "sampling gradients"
+        return "searching shells" if self.sharp else "sampling gradients"
 
     @property
     def way(self) -> Method:

@@ -12,7 +12,7 @@ import torch
 
 from cleverscore.classifier import Classifier
 from cleverscore.errors import InputError, ModelError
-from cleverscore.profile import Profile
+from cleverscore.estimators.ascent.radial_profile import RadialProfile
 from cleverscore.score import Evidence
 from cleverscore.targets import TargetsLike, choose
 
@@ -39,7 +39,7 @@ class Subject:
         seconds: float,
         stopped: tuple[str, ...],
         *,
-        profiles: tuple[Profile, ...] = (),
+        profiles: tuple[RadialProfile, ...] = (),
         slopes: tuple[float, ...] = (),
         gradients: tuple[int, ...] = (),
     ) -> Evidence:

@@ -65,7 +65,7 @@ def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
         "norm",
         "margin",
         "score",
-        *(["L there", "gradients", "ascent"] if sharp else ["95% interval", "K-S p", "fit"]),
+        *(["at least", "upper", "gradients", "search"] if sharp else ["95% interval", "K-S p", "fit"]),
         *(["gradients"] if stops and not sharp else []),
         *(["stopped"] if stops else []),
     ]
@@ -74,7 +74,7 @@ def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
         capped = ">=" if score.capped else ""
         label = ["-" if score.label is None else f"{score.label}{'' if score.correct else ' *'}"] if labelled else []
         if sharp:
-            found = [number(score.fit.location), f"{score.gradients:,}", score.outcome.value]
+            found = [number(score.low), number(score.upper), f"{score.gradients:,}", score.outcome.value]
         else:
             interval = f"{number(score.low)} .. {number(score.high)}"
             poor = score.outcome.has_law and score.ks_pvalue < POOR_FIT

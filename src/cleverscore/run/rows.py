@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cleverscore.profile import Profile
+from cleverscore.estimators.ascent.radial_profile import RadialProfile
 from cleverscore.reasons import ALL_BLOCKS, UNFINISHED
 from cleverscore.score import Evidence, Tail, made
 from cleverscore.tails import FitOutcome, TailFit
@@ -89,10 +89,6 @@ def upgrade(connection: sqlite3.Connection, version: int) -> None:
             connection.execute(f"CREATE TABLE {name} ({columns})")
         elif name != "shards":
             connection.execute(f"ALTER TABLE {name} ADD COLUMN crc INTEGER")
-    profiles: dict[tuple[int, str, int], Profile] = {}
-    if "profiles" in there:
-        for *place, radii, norms, gradients, outcome in connection.execute("SELECT * FROM profiles"):
-            profiles[place[0], place[1], place[2]] = Profile(_floats(radii), _floats(norms), gradients, outcome)
     inputs: dict[tuple[int, str], list[tuple[Any, ...]]] = {}
     for row in connection.execute("SELECT * FROM maxima ORDER BY input, norm, rank"):
         inputs.setdefault((row[0], row[1]), []).append(row)
@@ -102,7 +98,6 @@ def upgrade(connection: sqlite3.Connection, version: int) -> None:
             input_id=input_id, label=rows[0][5], predicted=rows[0][6], targets=targets,
             margins=tuple(row[7] for row in rows), maxima=tuple(_floats(row[9]) for row in rows),
             block_sizes=tuple(row[8] for row in rows), seconds=rows[0][10], stopped=tuple(row[11] for row in rows),
-            profiles=tuple(profiles[input_id, norm, t] for t in targets if (input_id, norm, t) in profiles),
         )  # fmt: skip
         connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", part_row(Part(norm, evidence)))
     for name in ("maxima", "profiles"):
@@ -136,7 +131,9 @@ def part_row(part: Part) -> tuple[Any, ...]:
     if item.gradients != item.points:
         facts["gradients"] = item.gradients
     if item.profiles:
-        facts["profiles"] = [(p.radii.tolist(), p.norms.tolist(), p.gradients, p.outcome, p.met) for p in item.profiles]
+        facts["profiles"] = [
+            (p.distance, p.low, p.upper, p.falls.tolist(), p.gradients, p.outcome) for p in item.profiles
+        ]
     blob = np.concatenate([np.empty(0), *item.maxima]).astype("<f8").tobytes()
     text = json.dumps(facts)
     return *sealed((item.input_id, part.norm, part.first, int(part.whole), text)), blob, zlib.crc32(blob)
@@ -161,7 +158,8 @@ def evidence_of(input_id: int, text: str, blob: bytes | None) -> Evidence:
         seconds=facts["seconds"],
         stopped=tuple(facts["stopped"]),
         profiles=tuple(
-            Profile(np.array(radii), np.array(norms), *rest) for radii, norms, *rest in facts.get("profiles", ())
+            RadialProfile(distance, low, upper, np.array(falls), gradients, outcome)
+            for distance, low, upper, falls, gradients, outcome in facts.get("profiles", ())
         ),
         counts=counts,
         gradients=tuple(facts.get("gradients", ())),

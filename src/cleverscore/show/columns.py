@@ -116,7 +116,7 @@ def _columns(
     facts: dict[str, Any] = {"flags": list(flags), "block_size": max((h.block_size for h in norm.known), default=0)}
     if any(profile is not None for profile in profiles):
         facts["profiles"] = [
-            None if profile is None else [_short(profile.radii), _short(profile.norms)] for profile in profiles
+            None if profile is None else [_short(profile.radii), _short(profile.slopes)] for profile in profiles
         ]
     return columns, facts
 

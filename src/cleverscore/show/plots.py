@@ -13,7 +13,6 @@ import numpy as np
 from scipy import stats
 
 from cleverscore.errors import InputError
-from cleverscore.norms import dual_exponent
 from cleverscore.score import Score
 from cleverscore.show.bound_plots import brackets, gaps
 from cleverscore.show.canvas import BLUE, GREEN, GREY, ORANGE
@@ -59,9 +58,10 @@ def tail(score: Score, axes: Axes | None = None) -> Axes:
 
 
 def profile(score: Score, axes: Axes | None = None) -> Axes:
-    """The radial profile of a sharp score: largest gradient norm found within each radius.
+    """The radial profile of a sharp score: the steepest fall of the margin found across each shell.
 
-    The shaded area is the margin, and the score is where it ends.
+    The shaded area is the margin, and the score is where it is used up. A dotted line marks the nearest crossing that
+    the search met.
     """
     if not isinstance(score, Score):
         raise InputError(f"profile() draws one Score, not a {type(score).__name__}; take one input's: scores[0]")
@@ -70,15 +70,15 @@ def profile(score: Score, axes: Axes | None = None) -> Axes:
             "only scores with method='sharp' have a radial profile; draw the tail: cs.plots.tail(scores[0])"
         )
     axes = _axes(axes)
-    radii, norms = score.profile.radii, score.profile.norms
-    edges = np.append(radii[radii < score.value], score.value)
-    heights = np.array([score.profile.at(float(edge)) for edge in edges])
-    axes.fill_between(edges, heights, step="pre", color=BLUE, alpha=0.25, label=f"area: margin {score.margin:.4g}")
-    axes.plot(radii, norms, color=BLUE, marker="o", markersize=3, label="found by ascent")
+    found = score.profile
+    axes.stairs(found.slopes, found.radii, fill=True, color=BLUE, alpha=0.3, label=f"area: margin {score.margin:.4g}")
+    axes.stairs(found.slopes, found.radii, color=BLUE, baseline=None)
     axes.axvline(score.value, color=GREEN, linestyle="--", label=f"score {score.value:.4g}")
+    if math.isfinite(found.upper):
+        axes.axvline(found.upper, color=GREY, linestyle=":", label=f"crossing met at {found.upper:.4g}")
     axes.set_ylim(bottom=0.0)
-    axes.set_xlabel(rf"radius $s$, $\ell_{{{_tex(score.p)}}}$")
-    axes.set_ylabel(rf"$L(s)$: largest $\Vert\nabla g\Vert_{{{_tex(dual_exponent(score.p))}}}$")
+    axes.set_xlabel(rf"distance from the input, $\ell_{{{_tex(score.p)}}}$")
+    axes.set_ylabel("largest fall of the margin per length")
     axes.set_title(f"input {score.input}: class {score.predicted} against {score.target}", fontsize=10)
     axes.legend(fontsize=8, framealpha=0.9, edgecolor="none")
     return axes

@@ -8,8 +8,7 @@ from enum import Enum
 class FitOutcome(str, Enum):
     """How the fit of one sample of block maxima ended; a failed fit is a value, never an exception.
 
-    Three are the sharp method's, which ascends instead of fitting; the last is that of a tail model of your own.
-
+    Two are the sharp method's, which searches instead of fitting; the last is that of a tail model of your own.
 
     >>> FitOutcome("atom").extrapolates
     False
@@ -27,7 +26,6 @@ class FitOutcome(str, Enum):
     NOT_FINITE = "not_finite"
     ASCENDED = "ascended"
     UNSETTLED = "unsettled"
-    NO_DIRECTION = "no_direction"
     OWN_MODEL = "own_model"
 
     @property
@@ -80,16 +78,12 @@ _ADVICE = {
         "gradients."
     ),
     FitOutcome.ASCENDED: (
-        "Nothing was fitted: the largest gradient norms were found by ascent, and more starts change the score by less "
-        "than the tolerance; nothing needs to be done."
+        "Nothing was fitted: the largest falls of the margin were found by a search whose starts agree; nothing needs "
+        "to be done."
     ),
     FitOutcome.UNSETTLED: (
-        "The ascent ended while more starts still lowered the score by more than the tolerance, so it may be too "
-        "large; compare other seeds, and give more budget if it was limited."
-    ),
-    FitOutcome.NO_DIRECTION: (
-        "The gradient norm shows no way up anywhere (compiled or custom piecewise linear layers?), so the score rests "
-        "on a few random points and is too large; use method='paper', or build the network from torch functions."
+        "The starts of the search disagree, so more of them would probably lower the score, down to score_low or so; "
+        "compare other seeds, and give more budget if it was limited."
     ),
     FitOutcome.OWN_MODEL: "The end-point is that of your own tail model; nothing needs to be done.",
 }

@@ -200,10 +200,10 @@ function convergenceChart(points, row) {
   return p.svg;
 }
 
-function profileChart(radii, norms, row) {
-  const high = Math.max(...norms), title = `Largest gradient norm found within each radius; the score is ${short(row.score)}`;
-  const p = plot({ title, xName: "radius", yName: "largest gradient norm", x: [0, radii[radii.length - 1]], y: [0, high] });
-  p.svg.append(draw("path", { d: path(radii.map((r, i) => [p.x(r), p.y(norms[i])])), fill: "none", stroke: "var(--score)", "stroke-width": 2 }));
+function profileChart(radii, slopes, row) {
+  const high = Math.max(...slopes), title = `Steepest fall of the margin found across each shell; the score is ${short(row.score)}`;
+  const p = plot({ title, xName: "distance from the input", yName: "fall per length", x: [0, radii[radii.length - 1]], y: [0, high] });
+  slopes.forEach((slope, i) => p.svg.append(draw("rect", { x: p.x(radii[i]), y: p.y(slope), width: p.x(radii[i + 1]) - p.x(radii[i]), height: p.y(0) - p.y(slope), fill: "var(--score)", opacity: 0.35, stroke: "var(--score)" })));
   p.svg.append(draw("line", { x1: p.x(row.score), x2: p.x(row.score), y1: p.top, y2: p.bottom, stroke: "var(--lower)", "stroke-dasharray": "6 4", "stroke-width": 2 }));
   return p.svg;
 }

@@ -8,7 +8,7 @@ const FLAG_WORDS = {
 
 const FIT_WORDS = {
   too_few: "too few blocks", zero: "gradient is zero", boundary: "not extrapolated",
-  no_endpoint: "no end-point seen", unsettled: "ascent not settled", no_direction: "ascent had no direction",
+  no_endpoint: "no end-point seen", unsettled: "search not settled",
 };
 
 function startReport(doc, arrays) {
@@ -187,7 +187,7 @@ function startReport(doc, arrays) {
     const list = make("dl", { class: "facts" }, ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
     const charts = make("div", { class: "charts" });
     const values = maxima(i, r), points = convergence(i, r), cells = targets(i), profile = norm().profiles && norm().profiles[i];
-    if (profile) charts.append(captioned("Radial profile: the largest gradient norm within each radius, and the score (dashed)", profileChart(profile[0], profile[1], r)));
+    if (profile) charts.append(captioned("Radial profile: the steepest fall of the margin across each shell; their area is the margin, and the score is where it is used up (dashed)", profileChart(profile[0], profile[1], r)));
     if (values.length > 1 && r.largest > r.smallest) {
       charts.append(captioned("Block maxima (bars), fitted law (line), end-point (dashed)", fitChart(values, r.law, r.blocks)));
       if (r.law) charts.append(captioned("Q-Q plot: a good fit follows the line", quantileChart(values, r.law, r.blocks)));

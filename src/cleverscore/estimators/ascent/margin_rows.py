@@ -1,0 +1,100 @@
+"""Margins of one input towards many classes, and their gradients, in chunks that fit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+
+from cleverscore.classifier import Classifier
+from cleverscore.errors import ModelError
+from cleverscore.gradients import CUT_OFF
+
+Found = TypeVar("Found")
+
+ANY = -1  # in place of a target: whichever of the input's targets is nearest
+
+
+@dataclass
+class MarginRows:
+    """f_c - f_j at points around one input, each point with its own target j, or `ANY` for the largest of the targets.
+
+    Chunks are cut in the order of the rows, so results do not depend on the number of threads.
+
+    spent       gradients so far; a forward pass alone counts as a third.
+    broken      targets with a margin or a gradient that is NaN or infinite.
+    steepest    the largest component of a gradient so far.
+    """
+
+    classifier: Classifier
+    predicted: int
+    targets: Sequence[int]
+    chunk_size: int
+    executor: Executor | None = None
+    on_points: Callable[[int], None] | None = None
+    spent: float = 0.0
+    broken: set[int] = field(default_factory=set)
+    steepest: float = 0.0
+
+    def margins(self, points: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Margins (n,) of points (n, *input_shape)."""
+        self._charge(len(points) / 3.0)
+        return torch.cat(self._in_chunks(self._margins_of_chunk, points, targets))
+
+    def margins_and_gradients(self, points: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Margins (n,) and their gradients (n, *input_shape)."""
+        self._charge(float(len(points)))
+        parts = self._in_chunks(self._gradients_of_chunk, points, targets)
+        margins, gradients = (torch.cat(part) for part in zip(*parts, strict=True))
+        largest = gradients.flatten(1).abs().amax(1)
+        finite = torch.isfinite(margins) & torch.isfinite(largest)
+        if not bool(finite.all()):
+            self.broken.update(targets[~finite].tolist())
+        self.steepest = max(self.steepest, float(largest.amax()))
+        return margins, gradients
+
+    def nearest_targets(self, points: torch.Tensor) -> torch.Tensor:
+        """The target with the largest output at each point (n,)."""
+        self._charge(len(points) / 3.0)
+        with torch.no_grad():
+            logits = torch.cat([self.classifier.logits(part) for part in torch.split(points, self.chunk_size)])
+        classes = torch.tensor(list(self.targets), device=points.device)
+        return classes[logits[:, classes].argmax(1)]
+
+    def _charge(self, gradients: float) -> None:
+        before = int(self.spent)
+        self.spent += gradients
+        if self.on_points is not None:
+            self.on_points(int(self.spent) - before)
+
+    def _in_chunks(
+        self, function: Callable[[torch.Tensor, torch.Tensor], Found], points: torch.Tensor, targets: torch.Tensor
+    ) -> list[Found]:
+        work = (torch.split(points, self.chunk_size), torch.split(targets, self.chunk_size))
+        return list(map(function, *work) if self.executor is None else self.executor.map(function, *work))
+
+    def _margins_of_chunk(self, points: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return self._margins(points, targets)
+
+    def _gradients_of_chunk(self, points: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        points = points.detach().requires_grad_(True)
+        with torch.enable_grad():
+            margins = self._margins(points, targets)
+        if not margins.requires_grad:
+            raise ModelError(CUT_OFF)
+        (gradients,) = torch.autograd.grad(margins, points, torch.ones_like(margins), allow_unused=True)
+        if gradients is None:  # a graph that leads to weights only
+            raise ModelError(CUT_OFF)
+        return margins.detach(), gradients
+
+    def _margins(self, points: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        logits = self.classifier.logits(points)
+        others = logits.gather(1, targets.clamp_min(0)[:, None])[:, 0]
+        if bool((targets == ANY).any()):
+            classes = torch.tensor(list(self.targets), device=logits.device)
+            others = torch.where(targets == ANY, logits[:, classes].amax(1), others)
+        return logits[:, self.predicted] - others

@@ -1,0 +1,436 @@
+"""The search for radial profiles: descents of the margin first, then ascents across shells.
+
+1. A descent from the input towards every target meets a crossing, whose distance is the first upper limit.
+2. Rounds of descents from random points look for nearer crossings, until most of them meet the same one.
+3. Between the input and the nearest crossing, the falls across shells are maximised from the directions of the nearest
+   crossings and from random ones. The radius at which they add up to the margin is the score.
+
+An untargeted score is the smallest over targets. A target is left out when it is behind the smallest of its stage by a
+factor (`SLACK`); the score that is reported comes from a target that went through all stages.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cleverscore.allocator import kept_pages
+from cleverscore.balls import LpBall
+from cleverscore.budget import Budget
+from cleverscore.classifier import Classifier
+from cleverscore.estimators.ascent.boundary_descent import descend
+from cleverscore.estimators.ascent.margin_rows import ANY, MarginRows
+from cleverscore.estimators.ascent.projected_ascent import ShellAscent
+from cleverscore.estimators.ascent.radial_profile import RadialProfile
+from cleverscore.gradients import dual_norms, margin_gradient_norms
+from cleverscore.maxima import pool
+from cleverscore.reasons import ALL_STARTS, BUDGET, EXACT, LOST, SETTLED
+from cleverscore.regions import box_of
+from cleverscore.tails import FitOutcome
+
+if TYPE_CHECKING:
+    from cleverscore.subjects import Subject
+
+Array = npt.NDArray[np.float64]
+
+SHELLS = 6
+DESCENT_STEPS = 80
+# In a round every target has TARGET_STARTS random starts, and ANY_STARTS more take whichever class they meet. They lie
+# at these multiples of the nearest crossing known: networks that are flat at their data hide crossings far and near.
+TARGET_STARTS, ANY_STARTS = 2, 8
+START_LENGTHS = (1.0, 2.0, 0.3, 4.0, 0.6, 8.0)
+MOST_ROUNDS = 5
+FEW_DIMENSIONS, FEW_DIMENSIONS_FACTOR = 32, 4  # there gradients are cheap, and small networks hide steep pieces
+# Rounds end when this share of a target's descents met its nearest crossing, within this share of its distance.
+AGREEING, AGREEMENT = 0.5, 0.02
+SHELL_STARTS = 2  # directions of the nearest crossings, the last one random
+SHELL_STEPS, FIRST_SHELL_STEPS = 24, 8
+# A target is out when its distance is more than so many times the smallest of its stage: after the first descents,
+# after all descents, after the first steps across shells.
+SLACK = (3.0, 1.6, 1.15)
+# With more targets than this, only the nearest by margin / ||gradient at the input|| are searched at all.
+MANY_TARGETS, PREFILTERED = 32, 16
+# How much a search whose starts disagree may have missed; benchmarks/agreement.py compares 25 times the work.
+SPREAD_WEIGHT, GAP_WEIGHT = 0.3, 0.5
+UNSETTLED = 0.1  # more search would lower the score by more than this share
+START_BLOCK = 2**40  # random starts come from blocks that no sampling reaches
+NUMBERS_TOGETHER = 2**24  # of all directions that climb together: 64 MB of float32
+
+
+def most_gradients(dim: int) -> int:
+    """Gradients of one target at most, about.
+
+    >>> most_gradients(784) < 512_000 / 50
+    True
+    """
+    factor = FEW_DIMENSIONS_FACTOR if dim <= FEW_DIMENSIONS else 1
+    descents = 1 + MOST_ROUNDS * (TARGET_STARTS + ANY_STARTS) * factor
+    return descents * DESCENT_STEPS + _ascent_cost(SHELL_STEPS, factor)
+
+
+def _ascent_cost(steps: int, factor: int) -> int:
+    """Gradients of one target's ascents; two forward passes of all directions and some of the best find the root."""
+    return 2 * SHELLS * (SHELL_STARTS * factor * (steps + 1) + 5)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard to search.
+
+    work            multiplies the number of random starts and rounds.
+    from_crossings  whether descents give starts and an upper limit; without them a score rests on ascents alone.
+    """
+
+    work: int = 1
+    from_crossings: bool = True
+
+
+@dataclass
+class _Target:
+    """What is known of one target.
+
+    distances   of the crossings that descents met, nearest first; `crossings` holds the offsets of the nearest.
+    tried       descents that could have met a crossing.
+    value       the distance at the present stage; with `finished`, at the last one.
+    """
+
+    margin: float
+    distances: list[float] = field(default_factory=list)
+    crossings: list[torch.Tensor] = field(default_factory=list)
+    tried: int = 0
+    value: float = math.inf
+    low: float = math.nan
+    falls: Array = field(default_factory=lambda: np.empty(0))
+    gradients: float = 0.0
+    stopped: str = ""
+    finished: bool = False
+
+    @property
+    def upper(self) -> float:
+        return self.distances[0] if self.distances else math.inf
+
+    @property
+    def settled(self) -> bool:
+        """Whether most descents met the nearest crossing."""
+        same = sum(distance <= (1.0 + AGREEMENT) * self.upper for distance in self.distances)
+        return self.tried > 1 and same >= AGREEING * self.tried
+
+    def take(self, distance: float, offset: torch.Tensor, keep: int) -> None:
+        """Note what a descent met."""
+        place = int(np.searchsorted(self.distances, distance))
+        self.distances.insert(place, distance)
+        if place < keep:
+            self.crossings.insert(place, offset)
+            del self.crossings[keep:]
+
+
+class ProfileSearch:
+    """The search for one input's profiles."""
+
+    def __init__(
+        self,
+        example: Subject,
+        rows: MarginRows,
+        *,
+        ball: LpBall,
+        box: tuple[float, float] | None,
+        seed: int,
+        smallest_only: bool,
+        most_gradients: float = math.inf,
+        most_seconds: float = math.inf,
+        effort: Effort,
+    ) -> None:
+        self.example, self.rows, self.box = example, rows, box
+        self.p, self.q, self.radius = ball.p, ball.q, ball.radius
+        self.seed, self.smallest_only = seed, smallest_only
+        self.most_gradients, self.most_seconds = most_gradients, most_seconds
+        self.x = example.x
+        self.dim = example.x.numel()
+        self.from_crossings = effort.from_crossings
+        self.factor = effort.work * (FEW_DIMENSIONS_FACTOR if self.dim <= FEW_DIMENSIONS else 1)
+        self.most_rounds = MOST_ROUNDS * effort.work
+        self.targets = [_Target(margin) for margin in example.margins]
+        self.places = {target: t for t, target in enumerate(example.targets)}
+        self.began = time.perf_counter()
+        self.seconds = 0.0
+
+    def run(self) -> None:
+        """Go through all stages."""
+        self.began = time.perf_counter()
+        self._prefilter()
+        if self.from_crossings:
+            self._descend_from_input()
+            self._descend_from_random_points()
+        self._ascend()
+        self.seconds = time.perf_counter() - self.began
+
+    @property
+    def active(self) -> list[int]:
+        """Positions of the targets that are still searched."""
+        return [t for t, target in enumerate(self.targets) if not target.stopped]
+
+    @property
+    def stopped(self) -> tuple[str, ...]:
+        """Why the search ended, per target."""
+        return tuple(target.stopped for target in self.targets)
+
+    def profiles(self) -> tuple[RadialProfile, ...]:
+        """What was found, per target."""
+        return tuple(
+            RadialProfile(
+                target.value, target.low, target.upper, target.falls, math.ceil(target.gradients),
+                self._outcome(t).value,
+            )
+            for t, target in enumerate(self.targets)
+        )  # fmt: skip
+
+    def _outcome(self, t: int) -> FitOutcome:
+        target = self.targets[t]
+        if self.rows.broken & {ANY, self.example.targets[t]}:
+            return FitOutcome.NOT_FINITE
+        if target.stopped == EXACT:
+            return FitOutcome.CONSTANT
+        if self.rows.steepest == 0.0:
+            return FitOutcome.ZERO
+        settled = target.finished and target.low >= (1.0 - UNSETTLED) * target.value
+        return FitOutcome.ASCENDED if settled or target.value >= self.radius else FitOutcome.UNSETTLED
+
+    def _affords(self, gradients: float) -> bool:
+        """Whether so many more gradients are within the budget, at the speed seen so far."""
+        elapsed = time.perf_counter() - self.began
+        each = elapsed / max(self.rows.spent, 1.0)
+        return self.rows.spent + gradients <= self.most_gradients and elapsed + gradients * each <= self.most_seconds
+
+    def _prefilter(self) -> None:
+        """Leave out classes that are reached already, and of many those that are far by margin / ||gradient||."""
+        for target in self.targets:
+            if target.margin <= 0.0:
+                target.value, target.low, target.stopped, target.finished = 0.0, 0.0, EXACT, True
+        if not self.smallest_only or len(self.targets) <= MANY_TARGETS:
+            return
+        norms = margin_gradient_norms(
+            self.rows.classifier, self.x[None], predicted=self.example.predicted, targets=self.example.targets, q=self.q
+        )[0].double()
+        distances = torch.tensor(self.example.margins, dtype=torch.float64) / norms.cpu()
+        for rank, t in enumerate(distances.argsort().tolist()):
+            target = self.targets[t]
+            target.gradients += 1.0
+            if not target.stopped and rank >= PREFILTERED:
+                target.value, target.stopped = min(float(distances[t]), self.radius), LOST
+
+    def _descend_from_input(self) -> None:
+        nowhere = torch.zeros(self.dim, dtype=self.x.dtype, device=self.x.device)
+        self._descents([(t, nowhere) for t in self.active])
+        self._drop([target.upper for target in self.targets], SLACK[0])
+
+    def _descend_from_random_points(self) -> None:
+        """Rounds of descents, until most of them meet the nearest crossing."""
+        starts, any_starts = self.factor * TARGET_STARTS, self.factor * ANY_STARTS
+        for number in range(1, self.most_rounds + 1):
+            active = self._unsettled()
+            if not active:
+                break
+            drawn = self._directions(number, starts + any_starts)
+            work = [(t, drawn[s] * self._length(t, number + s)) for t in active for s in range(starts)]
+            nearest = min(active, key=lambda t: self.targets[t].upper)
+            if len(self.targets) > 1:
+                work += [(ANY, drawn[starts + s] * self._length(nearest, number + s)) for s in range(any_starts)]
+            reserve = len(self.active) * _ascent_cost(SHELL_STEPS, self.factor)
+            if not self._affords(len(work) * DESCENT_STEPS + reserve):
+                break
+            self._descents(work)
+        self._drop([target.upper for target in self.targets], SLACK[1])
+
+    def _unsettled(self) -> list[int]:
+        """Targets for which more descents may meet a nearer crossing: all, or for the smallest score those near it."""
+        active = self.active
+        if not self.smallest_only:
+            return [t for t in active if not self.targets[t].settled]
+        nearest = min(active, key=lambda t: self.targets[t].upper, default=None)
+        if nearest is None or self.targets[nearest].settled:
+            return []
+        return [t for t in active if self.targets[t].upper <= SLACK[1] * self.targets[nearest].upper]
+
+    def _directions(self, number: int, count: int) -> torch.Tensor:
+        """Random directions (count, d) of norm 1, from (seed, input id, norm, round) alone."""
+        drawn = LpBall(self.p, 1.0).offsets(
+            dim=self.dim, count=count, seed=self.seed, input_id=self.example.input_id, block=START_BLOCK + number,
+            tile=0,
+        ).to(self.x)  # fmt: skip
+        return _unit(drawn, self.p)
+
+    def _length(self, t: int, number: int) -> float:
+        """How far from the input a random start lies."""
+        return min(self.targets[t].upper, self.radius) * START_LENGTHS[number % len(START_LENGTHS)]
+
+    def _descents(self, work: Sequence[tuple[int, torch.Tensor]]) -> None:
+        """Descend towards targets, or `ANY` of them, from offsets."""
+        if not work:
+            return
+        before = self.rows.spent
+        classes = torch.tensor([t if t == ANY else self.example.targets[t] for t, _ in work], device=self.x.device)
+        x = self.x.expand(len(work), *self.x.shape)
+        low, high = (None, None) if self.box is None else (x.new_tensor(edge) for edge in self.box)
+        distances, points = descend(
+            lambda places: self.rows.margins_and_gradients(places, classes), x,
+            x + torch.stack([offset for _, offset in work]).view_as(x),
+            p=self.p, steps=DESCENT_STEPS, low=low, high=high,
+        )  # fmt: skip
+        met = torch.isfinite(distances)
+        reached = classes.clone()
+        anywhere = met & (classes == ANY)
+        if bool(anywhere.any()):
+            reached[anywhere] = self.rows.nearest_targets(points[anywhere])
+        offsets = (points - x).flatten(1)
+        cost = (self.rows.spent - before) / len(work)
+        for i, (t, _) in enumerate(work):
+            place = self.places[int(reached[i])] if bool(met[i]) else max(t, 0)
+            self.targets[place].gradients += cost
+            if bool(met[i]):
+                self.targets[place].take(float(distances[i]), offsets[i], self.factor * SHELL_STARTS)
+        anyone = sum(t == ANY for t, _ in work)
+        for t, target in enumerate(self.targets):
+            target.tried += anyone + sum(place == t for place, _ in work)
+            if not target.stopped:
+                target.value = min(target.upper, self.radius)
+
+    def _drop(self, values: Sequence[float], slack: float) -> None:
+        """Leave out targets that are too far behind the smallest of their stage."""
+        if not self.smallest_only:
+            return
+        active = self.active
+        limit = slack * min((values[t] for t in active), default=math.inf)
+        for t in active:
+            if values[t] > limit:
+                self.targets[t].stopped = LOST
+
+    def _ascend(self) -> None:
+        """Ascents across the shells of the targets that are left, as many targets at a time as fit in memory."""
+        starts = self.factor * SHELL_STARTS
+        together = max(1, NUMBERS_TOGETHER // (SHELLS * starts * self.dim))
+        active = self.active
+        groups = [active[first : first + together] for first in range(0, len(active), together)]
+        ascents = [(places, self._begin(places, starts)) for places in groups]
+        for places, ascent in ascents:
+            self._climb(ascent, places, 0, FIRST_SHELL_STEPS)
+        self._drop([target.value for target in self.targets], SLACK[2])
+        for places, ascent in ascents:
+            keep = [i for i, t in enumerate(places) if not self.targets[t].stopped]
+            left = [places[i] for i in keep]
+            if not left:
+                continue
+            if self._affords(len(left) * _ascent_cost(SHELL_STEPS - FIRST_SHELL_STEPS, self.factor)):
+                ascent.select(torch.tensor(keep, device=self.x.device))
+                self._climb(ascent, left, FIRST_SHELL_STEPS, SHELL_STEPS)
+                for t in left:
+                    self.targets[t].finished = True
+                    self.targets[t].stopped = SETTLED if self.targets[t].settled else ALL_STARTS
+            else:
+                for t in left:
+                    self.targets[t].stopped = BUDGET
+
+    def _begin(self, places: Sequence[int], starts: int) -> ShellAscent:
+        drawn = self._directions(0, starts)
+        directions = []
+        for t in places:
+            known = self.targets[t].crossings[: max(1, starts - 1)]
+            first = [_unit(torch.stack(known), self.p)] if known else []
+            directions.append(torch.cat([*first, drawn[len(known) :]]))
+        classes = torch.tensor([self.example.targets[t] for t in places], device=self.x.device)
+        margins = self.x.new_tensor([self.targets[t].margin for t in places])
+        limits = self.x.new_tensor([min(self.targets[t].upper, self.radius) for t in places])
+        radii = None
+        if not self.from_crossings:
+            x = self.x.expand(len(places), *self.x.shape)
+            slopes = dual_norms(self.rows.margins_and_gradients(x, classes)[1].flatten(1), self.q)
+            radii = torch.minimum(limits, margins / slopes.clamp_min(1e-30))
+        return ShellAscent.begin(
+            self.rows, self.x, classes, margins, limits, torch.stack(directions), radii=radii,
+            p=self.p, shells=SHELLS, box=self.box,
+        )  # fmt: skip
+
+    def _climb(self, ascent: ShellAscent, places: Sequence[int], first: int, last: int) -> None:
+        before = self.rows.spent
+        ascent.climb(first, last, SHELL_STEPS)
+        radii, falls, shares = ascent.roots()
+        for i, t in enumerate(places):
+            target = self.targets[t]
+            if self.from_crossings and float(ascent.nearest[i]) < target.upper:
+                target.distances.insert(0, float(ascent.nearest[i]))
+            # Directions that reach the margin bound the root from above, whenever they were found.
+            if not len(target.falls) or float(radii[i]) <= target.value:
+                target.value, target.falls = float(radii[i]), falls[i].double().cpu().numpy()
+            target.value = min(target.value, target.upper, self.radius)
+            target.low = target.value * _found_share(target, shares[i].double().cpu().numpy())
+            target.gradients += (self.rows.spent - before) / len(places)
+
+
+def _unit(offsets: torch.Tensor, p: float) -> torch.Tensor:
+    """Offsets (n, d) of length 1; none where the length is zero."""
+    lengths = torch.linalg.vector_norm(offsets, p, dim=1, keepdim=True)
+    return offsets / torch.where(lengths > 0.0, lengths, 1.0)
+
+
+def _found_share(target: _Target, shares: Array) -> float:
+    """What more search would leave of the score: the more starts disagree, the less.
+
+    shares      of the sum of all falls, what each start of the ascent found on its own.
+    """
+    spread = float(np.clip(1.0 - np.median(shares), 0.0, 1.0))
+    third = target.distances[min(3, len(target.distances)) - 1] if target.distances else target.value
+    gap = 1.0 - target.upper / third if target.distances else 0.0
+    return max(0.0, 1.0 - SPREAD_WEIGHT * spread - GAP_WEIGHT * gap)
+
+
+def searches(
+    classifier: Classifier,
+    examples: Sequence[Subject],
+    *,
+    ball: LpBall,
+    seed: int,
+    budget: Budget,
+    smallest_only: bool,
+    chunk_size: int,
+    workers: int,
+    on_points: Callable[[int], None] | None = None,
+    effort: Effort | None = None,
+) -> Iterator[tuple[int, ProfileSearch]]:
+    """Search all inputs and yield (position, finished search) in order.
+
+    Inputs are searched side by side, one thread each; a single input shares its chunks among all threads. Both give the
+    same numbers, since a batch never holds points of two inputs and is always cut in the same places.
+    """
+    box = box_of(ball.region, classifier.bounds)
+    together = workers if len(examples) > 1 else 1
+
+    def search(position: int, inner: ThreadPoolExecutor | None, gradients: float, seconds: float) -> ProfileSearch:
+        example = examples[position]
+        rows = MarginRows(classifier, example.predicted, example.targets, chunk_size, inner, on_points)
+        found = ProfileSearch(
+            example, rows, ball=ball, box=box, seed=seed, smallest_only=smallest_only, most_gradients=gradients,
+            most_seconds=seconds, effort=effort or Effort(),
+        )  # fmt: skip
+        found.run()
+        return found
+
+    with kept_pages(), pool(workers) as executor:
+        for first in range(0, len(examples), together):
+            group = range(first, min(first + together, len(examples)))
+            share = budget.share(len(group), len(examples) - first)
+            limits = share.gradients / len(group), share.seconds
+            with share.paying() as charge:
+                if len(group) == 1:
+                    found = [search(first, executor, *limits)]
+                else:
+                    futures = [executor.submit(search, i, None, *limits) for i in group]
+                    found = [future.result() for future in futures]
+                charge.gradients += sum(math.ceil(each.rows.spent) for each in found)
+            yield from zip(group, found, strict=True)

@@ -1,0 +1,180 @@
+"""The largest falls of the margin across shells, and the radius at which they add up to the margin.
+
+Every shell of every target has several directions u with ||u||_p <= 1. A step moves each direction uphill on
+    fall_k(r u) = g(x0 + (k-1)/K r u) - g(x0 + k/K r u)
+and back into the unit ball, and moves r towards the root of sum_k max_u fall_k(r u) = margin. So one ascent follows
+the root instead of one ascent for every trial radius. Only first derivatives are needed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from cleverscore.estimators.ascent.margin_rows import MarginRows
+from cleverscore.projections import onto_ball, steepest
+
+MOMENTUM = 0.75
+STEP_SIZES = (1.0, 0.02)  # of a direction's steps, first and last, as shares of the unit ball (cosine decay)
+# A step changes the radius by at most these factors; the square root keeps it from running ahead of the directions.
+RADIUS_FACTORS = (0.6, 1.5)
+RADIUS_POWER = 0.5
+# At the end the root is bracketed by forward passes of one direction per shell: near where the ascent ended, then by
+# halving.
+NEAR = (0.01, 0.04)
+ROOT_STEPS = 11
+
+
+@dataclass
+class ShellAscent:
+    """Directions of T targets, K shells and S starts, as they climb.
+
+    targets, margins    (T,): classes, and the margins that the falls must reach.
+    limits              (T,): the radius is at most this, a crossing that is known or the ball's radius.
+    radii               (T,): the present estimate of the root.
+    directions          (T, K, S, d), inside the unit ball; `best` are those with the largest falls so far.
+    nearest             (T,): distance of the nearest point with no margin left that a step met.
+    """
+
+    rows: MarginRows
+    x: torch.Tensor
+    p: float
+    box: tuple[float, float] | None
+    targets: torch.Tensor
+    margins: torch.Tensor
+    limits: torch.Tensor
+    radii: torch.Tensor
+    directions: torch.Tensor
+    momentum: torch.Tensor
+    best: torch.Tensor
+    best_falls: torch.Tensor
+    nearest: torch.Tensor
+
+    @classmethod
+    def begin(
+        cls,
+        rows: MarginRows,
+        x: torch.Tensor,
+        targets: torch.Tensor,
+        margins: torch.Tensor,
+        limits: torch.Tensor,
+        starts: torch.Tensor,
+        *,
+        radii: torch.Tensor | None = None,
+        p: float,
+        shells: int,
+        box: tuple[float, float] | None = None,
+    ) -> ShellAscent:
+        """Ascents of every shell from the same starts (T, S, d), which are brought into the ball and the box.
+
+        radii   where to look for the root first; default: the limits.
+        """
+        count, each, dim = starts.shape
+        directions = starts[:, None].expand(count, shells, each, dim).clone()
+        ascent = cls(
+            rows, x, p, box, targets, margins, limits, limits if radii is None else radii, directions,
+            torch.zeros_like(directions), directions,
+            torch.full(directions.shape[:3], -math.inf, dtype=x.dtype, device=x.device),
+            torch.full_like(limits, math.inf),
+        )  # fmt: skip
+        ascent.directions = ascent._inside(directions)
+        ascent.best = ascent.directions.clone()
+        return ascent
+
+    def select(self, keep: torch.Tensor) -> None:
+        """Go on with some of the targets only: positions (m,)."""
+        for name in ("targets", "margins", "limits", "radii", "directions", "momentum", "best", "best_falls",
+                     "nearest"):  # fmt: skip
+            setattr(self, name, getattr(self, name)[keep])
+
+    @torch.no_grad()
+    def climb(self, first: int, last: int, total: int) -> None:
+        """Steps `first` to `last` of a schedule of `total` steps."""
+        for step in range(first, last):
+            falls, gradients = self._falls_and_gradients()
+            better = falls > self.best_falls
+            self.best_falls = torch.where(better, falls, self.best_falls)
+            self.best = torch.where(better[..., None], self.directions, self.best)
+            self._move_radii(falls.amax(2).sum(1))
+            largest, smallest = STEP_SIZES
+            size = smallest + (largest - smallest) * 0.5 * (1.0 + math.cos(math.pi * step / total))
+            length = torch.linalg.vector_norm(gradients, dim=-1, keepdim=True)
+            self.momentum = MOMENTUM * self.momentum + gradients / torch.where(length > 0.0, length, 1.0)
+            move = steepest(self.momentum.flatten(0, 2), self.p).view_as(self.directions)
+            self.directions = self._inside(self.directions + size * move)
+
+    def _move_radii(self, sums: torch.Tensor) -> None:
+        """Move the radii towards where the falls add up to the margins; what was found at other radii ages."""
+        low, high = RADIUS_FACTORS
+        factors = (self.margins / sums.clamp_min(1e-30)).clamp(low, high) ** RADIUS_POWER
+        radii = torch.minimum(self.radii * factors, torch.minimum(self.limits, self.nearest))
+        # Falls shrink with the radius, faster than it where the network is flat at the input: as its square, say.
+        self.best_falls = self.best_falls * ((radii / self.radii).clamp_max(1.0) ** 2)[:, None, None]
+        self.radii = radii
+
+    @torch.no_grad()
+    def roots(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The radius at which the best directions of all shells reach the margin, and their falls there: (T,), (T, K).
+
+        At most the limit, where the falls may add up to less. Then, (T, S), the share of these falls that every start
+        found on its own.
+        """
+        # The best direction of a shell is chosen at the radius where the ascent ended.
+        falls = torch.stack([self._falls(self.best), self._falls(self.directions)], 3)
+        shares = falls.amax(3).sum(1) / falls.amax((2, 3)).sum(1, keepdim=True).clamp_min(1e-30)
+        falls = falls.flatten(2)
+        both = torch.stack([self.best, self.directions], 3).flatten(2, 3)
+        chosen = falls.argmax(2)
+        directions = both.gather(2, chosen[..., None, None].expand(*chosen.shape, 1, both.shape[-1]))
+        low, high = torch.zeros_like(self.radii), torch.minimum(self.limits, self.nearest)
+        middle, reached = torch.minimum(self.radii, high), falls.amax(2)
+        for step in range(ROOT_STEPS):
+            enough = reached.sum(1) >= self.margins
+            low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+            if step < len(NEAR):  # the ascent ended near the root
+                middle = torch.where(enough, (1.0 - NEAR[step]) * high, (1.0 + NEAR[step]) * low)
+                middle = torch.where((middle > low) & (middle < high), middle, (low + high) / 2)
+            else:
+                middle = (low + high) / 2
+            reached = self._falls(directions, middle)[..., 0]
+        return high, self._falls(directions, high)[..., 0], shares
+
+    def _points(self, directions: torch.Tensor, radii: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The two ends of each piece of a ray: points (2 * T * K * S, *shape) and their targets."""
+        count, shells, each, _dim = directions.shape
+        outer = torch.arange(1, shells + 1, device=self.x.device, dtype=self.x.dtype) / shells
+        shares = torch.stack([outer - 1.0 / shells, outer])
+        offsets = (shares[:, None] * radii[:, None])[..., None, None] * directions
+        points = (self.x.flatten() + offsets).view(-1, *self.x.shape)
+        targets = self.targets[None, :, None, None].expand(2, count, shells, each).reshape(-1)
+        return points, targets
+
+    def _falls(self, directions: torch.Tensor, radii: torch.Tensor | None = None) -> torch.Tensor:
+        margins = self.rows.margins(*self._points(directions, self.radii if radii is None else radii))
+        both = margins.view(2, *directions.shape[:3])
+        return both[0] - both[1]
+
+    def _falls_and_gradients(self) -> tuple[torch.Tensor, torch.Tensor]:
+        margins, gradients = self.rows.margins_and_gradients(*self._points(self.directions, self.radii))
+        shape = self.directions.shape
+        shells = shape[1]
+        inner, outer = margins.view(2, *shape[:3])
+        lengths = torch.linalg.vector_norm(self.directions[:, -1], self.p, dim=-1) * self.radii[:, None]
+        crossed = torch.where(outer[:, -1] <= 0.0, lengths, math.inf).amin(1)
+        self.nearest = torch.minimum(self.nearest, crossed)
+        share = torch.arange(1, shells + 1, device=self.x.device, dtype=self.x.dtype)[:, None, None] / shells
+        at_inner, at_outer = gradients.nan_to_num(0.0, 0.0, 0.0).view(2, *shape)
+        return (inner - outer).nan_to_num(0.0), (share - 1.0 / shells) * at_inner - share * at_outer
+
+    def _inside(self, directions: torch.Tensor) -> torch.Tensor:
+        """Directions brought into the unit ball, and so that the input stays in the box all the way."""
+        flat = directions.flatten(0, 2)
+        flat = onto_ball(flat, torch.ones_like(flat[:, 0]), self.p)
+        directions = flat.view_as(directions)
+        if self.box is not None:
+            room = self.radii[:, None, None, None]
+            center = self.x.flatten()
+            directions = ((center + room * directions).clamp(*self.box) - center) / room
+        return directions

@@ -1,0 +1,60 @@
+"""The radial profile: how far the margin can fall between neighbouring spheres around an input. NumPy only.
+
+With s_k = r k / K, the largest fall across shell k is
+    M_k(r) = max over ||v||_p <= r of g(x0 + (k-1)/K v) - g(x0 + k/K v),     g = f_c - f_j.
+A straight way that leaves the class at distance r falls by the whole margin, so M_1 + ... + M_K >= margin there. Each
+M_k grows with r, hence the smallest r at which the sum reaches the margin is a lower bound of the distance, for every
+K. For K = 1 it is the distance itself; for K -> infinity the sum becomes the integral of the steepest radial slope.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RadialProfile:
+    """What a search found between one input and one target class.
+
+    distance    the r at which the falls add up to the margin, at most the radius; NaN where a gradient is not finite.
+    low         what more search would leave of it in nine of ten cases, at least.
+    upper       distance of the nearest point of the target's class that the search met, infinite if it met none.
+    falls       (K,), the largest fall of the margin found across each shell of radius `distance` / K, the innermost
+                first; their sum is the margin, or less where `distance` is the radius.
+    gradients   what it cost.
+    outcome     how the search ended: the value of a `FitOutcome`.
+
+    >>> profile = RadialProfile(2.0, 1.9, 2.2, np.array([1.0, 3.0]), 100, "searched")
+    >>> profile.radii, profile.slopes
+    (array([0., 1., 2.]), array([1., 3.]))
+    """
+
+    distance: float
+    low: float
+    upper: float
+    falls: Array
+    gradients: int
+    outcome: str
+
+    @property
+    def radii(self) -> Array:
+        """The edges of the shells: (K + 1,), from 0 to `distance`."""
+        return np.linspace(0.0, self.distance, len(self.falls) + 1)
+
+    @property
+    def slopes(self) -> Array:
+        """Fall per length in each shell: (K,). No larger than the local Lipschitz constant, if the falls are true."""
+        if not self.distance > 0.0 or not len(self.falls):
+            return np.full(len(self.falls), math.nan)
+        return self.falls * (len(self.falls) / self.distance)
+
+    @property
+    def mean_slope(self) -> float:
+        """Fall per length from the input to `distance`."""
+        return float(self.falls.sum() / self.distance) if self.distance > 0.0 and len(self.falls) else math.nan
