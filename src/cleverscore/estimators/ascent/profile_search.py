@@ -46,11 +46,13 @@ DESCENT_STEPS = 80
 # In a round every target has TARGET_STARTS random starts, and ANY_STARTS more take whichever class they meet. They lie
 # at these multiples of the nearest crossing known: networks that are flat at their data hide crossings far and near.
 TARGET_STARTS, ANY_STARTS = 2, 8
-START_LENGTHS = (1.0, 2.0, 0.3, 4.0, 0.6, 8.0)
+START_LENGTHS = (2.0, 8.0, 1.0, 4.0, 0.3, 0.6)
+JUMP, NEAREST_CROSSINGS = 0.4, 3  # starts around the nearest crossings: lengths are shorter by this factor
 MOST_ROUNDS = 5
 FEW_DIMENSIONS, FEW_DIMENSIONS_FACTOR = 32, 4  # there gradients are cheap, and small networks hide steep pieces
-# Rounds end when this share of a target's descents met its nearest crossing, within this share of its distance.
-AGREEING, AGREEMENT = 0.5, 0.02
+# Rounds end when this share of the descents towards targets met the nearest crossing of their target, within 4%. In a
+# network that is simple around the input nearly all do; where they do not, nearer crossings may be hidden.
+AGREEING, AGREEMENT = 0.75, 0.04
 SHELL_STARTS = 2  # directions of the nearest crossings, the last one random
 SHELL_STEPS, FIRST_SHELL_STEPS = 24, 8
 # A target is out when its distance is more than so many times the smallest of its stage: after the first descents,
@@ -59,7 +61,7 @@ SLACK = (3.0, 1.6, 1.15)
 # With more targets than this, only the nearest by margin / ||gradient at the input|| are searched at all.
 MANY_TARGETS, PREFILTERED = 32, 16
 # How much a search whose starts disagree may have missed; benchmarks/agreement.py compares 25 times the work.
-SPREAD_WEIGHT, GAP_WEIGHT = 0.3, 0.5
+SEARCH_ERROR, SPREAD_WEIGHT, GAP_WEIGHT = 0.01, 0.3, 0.5
 UNSETTLED = 0.1  # more search would lower the score by more than this share
 START_BLOCK = 2**40  # random starts come from blocks that no sampling reaches
 NUMBERS_TOGETHER = 2**24  # of all directions that climb together: 64 MB of float32
@@ -98,14 +100,14 @@ class _Target:
     """What is known of one target.
 
     distances   of the crossings that descents met, nearest first; `crossings` holds the offsets of the nearest.
-    tried       descents that could have met a crossing.
+    tried       what each descent towards this target met, infinite where it met nothing.
     value       the distance at the present stage; with `finished`, at the last one.
     """
 
     margin: float
     distances: list[float] = field(default_factory=list)
     crossings: list[torch.Tensor] = field(default_factory=list)
-    tried: int = 0
+    tried: list[float] = field(default_factory=list)
     value: float = math.inf
     low: float = math.nan
     falls: Array = field(default_factory=lambda: np.empty(0))
@@ -118,10 +120,9 @@ class _Target:
         return self.distances[0] if self.distances else math.inf
 
     @property
-    def settled(self) -> bool:
-        """Whether most descents met the nearest crossing."""
-        same = sum(distance <= (1.0 + AGREEMENT) * self.upper for distance in self.distances)
-        return self.tried > 1 and same >= AGREEING * self.tried
+    def agreeing(self) -> int:
+        """How many descents towards this target met its nearest crossing."""
+        return sum(distance <= (1.0 + AGREEMENT) * self.upper for distance in self.tried)
 
     def take(self, distance: float, offset: torch.Tensor, keep: int) -> None:
         """Note what a descent met."""
@@ -238,26 +239,41 @@ class ProfileSearch:
             active = self._unsettled()
             if not active:
                 break
-            drawn = self._directions(number, starts + any_starts)
-            work = [(t, drawn[s] * self._length(t, number + s)) for t in active for s in range(starts)]
             nearest = min(active, key=lambda t: self.targets[t].upper)
+            if number > 1 and self.smallest_only:  # the network is not simple: any target may hide a nearer crossing
+                active = [t for t, target in enumerate(self.targets) if len(target.tried)]
+            drawn = self._directions(number, starts + any_starts)
+            work = [(t, drawn[s] * self._length(nearest, number + s)) for t in active for s in range(starts)]
             if len(self.targets) > 1:
-                work += [(ANY, drawn[starts + s] * self._length(nearest, number + s)) for s in range(any_starts)]
+                near = self._nearest_crossings()
+                for s in range(any_starts):
+                    offset = drawn[starts + s] * self._length(nearest, number + s)
+                    if s % 2 and near:  # every other start lies around a crossing that is known
+                        offset = near[s // 2 % len(near)] + JUMP * offset
+                    work.append((ANY, offset))
             reserve = len(self.active) * _ascent_cost(SHELL_STEPS, self.factor)
             if not self._affords(len(work) * DESCENT_STEPS + reserve):
                 break
             self._descents(work)
         self._drop([target.upper for target in self.targets], SLACK[1])
 
+    def _nearest_crossings(self) -> list[torch.Tensor]:
+        """Offsets of the nearest crossings of the nearest targets."""
+        ranked = sorted((target for target in self.targets if target.crossings), key=lambda target: target.upper)
+        return [target.crossings[0] for target in ranked[:NEAREST_CROSSINGS]]
+
     def _unsettled(self) -> list[int]:
-        """Targets for which more descents may meet a nearer crossing: all, or for the smallest score those near it."""
-        active = self.active
+        """Targets for which more descents may meet a nearer crossing."""
         if not self.smallest_only:
-            return [t for t in active if not self.targets[t].settled]
-        nearest = min(active, key=lambda t: self.targets[t].upper, default=None)
-        if nearest is None or self.targets[nearest].settled:
-            return []
-        return [t for t in active if self.targets[t].upper <= SLACK[1] * self.targets[nearest].upper]
+            return [t for t in self.active if not self._settled([t])]
+        nearest = min((self.targets[t].upper for t in self.active), default=math.inf)
+        near = [t for t in self.active if self.targets[t].upper <= SLACK[1] * nearest]
+        return [] if self._settled(near) else near
+
+    def _settled(self, near: Sequence[int]) -> bool:
+        """Whether most descents towards these targets agree; they were begun at random points, too."""
+        tried = sum(len(self.targets[t].tried) for t in near)
+        return tried > len(near) and sum(self.targets[t].agreeing for t in near) >= AGREEING * tried
 
     def _directions(self, number: int, count: int) -> torch.Tensor:
         """Random directions (count, d) of norm 1, from (seed, input id, norm, round) alone."""
@@ -296,11 +312,14 @@ class ProfileSearch:
             self.targets[place].gradients += cost
             if bool(met[i]):
                 self.targets[place].take(float(distances[i]), offsets[i], self.factor * SHELL_STARTS)
-        anyone = sum(t == ANY for t, _ in work)
-        for t, target in enumerate(self.targets):
-            target.tried += anyone + sum(place == t for place, _ in work)
-            if not target.stopped:
-                target.value = min(target.upper, self.radius)
+            if t != ANY:
+                self.targets[t].tried.append(float(distances[i]))
+        limit = SLACK[1] * min(target.upper for target in self.targets)
+        for target in self.targets:
+            if target.stopped == LOST and target.upper <= limit:
+                target.stopped = ""  # a descent towards any class met this one near by
+            if target.stopped != EXACT:
+                target.value = min(target.upper, self.radius, target.value)
 
     def _drop(self, values: Sequence[float], slack: float) -> None:
         """Leave out targets that are too far behind the smallest of their stage."""
@@ -332,7 +351,7 @@ class ProfileSearch:
                 self._climb(ascent, left, FIRST_SHELL_STEPS, SHELL_STEPS)
                 for t in left:
                     self.targets[t].finished = True
-                    self.targets[t].stopped = SETTLED if self.targets[t].settled else ALL_STARTS
+                    self.targets[t].stopped = SETTLED if self._settled([t]) else ALL_STARTS
             else:
                 for t in left:
                     self.targets[t].stopped = BUDGET
@@ -365,10 +384,12 @@ class ProfileSearch:
             target = self.targets[t]
             if self.from_crossings and float(ascent.nearest[i]) < target.upper:
                 target.distances.insert(0, float(ascent.nearest[i]))
-            # Directions that reach the margin bound the root from above, whenever they were found.
-            if not len(target.falls) or float(radii[i]) <= target.value:
-                target.value, target.falls = float(radii[i]), falls[i].double().cpu().numpy()
-            target.value = min(target.value, target.upper, self.radius)
+            # Directions that reach the margin bound the root from above, whenever they were found. A limit is rounded
+            # to the network's precision: where it is the radius, the value is the radius itself.
+            root = float(radii[i]) if bool(radii[i] < ascent.limits[i]) else min(target.upper, self.radius)
+            if not len(target.falls) or root <= target.value:
+                target.value, target.falls = root, falls[i].double().cpu().numpy()
+            target.value = min(target.value, target.upper)
             target.low = target.value * _found_share(target, shares[i].double().cpu().numpy())
             target.gradients += (self.rows.spent - before) / len(places)
 
@@ -387,7 +408,7 @@ def _found_share(target: _Target, shares: Array) -> float:
     spread = float(np.clip(1.0 - np.median(shares), 0.0, 1.0))
     third = target.distances[min(3, len(target.distances)) - 1] if target.distances else target.value
     gap = 1.0 - target.upper / third if target.distances else 0.0
-    return max(0.0, 1.0 - SPREAD_WEIGHT * spread - GAP_WEIGHT * gap)
+    return max(0.0, 1.0 - SEARCH_ERROR - SPREAD_WEIGHT * spread - GAP_WEIGHT * gap)
 
 
 def searches(

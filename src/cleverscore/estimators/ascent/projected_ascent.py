@@ -146,10 +146,17 @@ class ShellAscent:
         count, shells, each, _dim = directions.shape
         outer = torch.arange(1, shells + 1, device=self.x.device, dtype=self.x.dtype) / shells
         shares = torch.stack([outer - 1.0 / shells, outer])
-        offsets = (shares[:, None] * radii[:, None])[..., None, None] * directions
-        points = (self.x.flatten() + offsets).view(-1, *self.x.shape)
+        ends = self._in_box(radii[:, None, None, None] * directions)
+        points = (self.x.flatten() + shares[:, None, :, None, None] * ends).view(-1, *self.x.shape)
         targets = self.targets[None, :, None, None].expand(2, count, shells, each).reshape(-1)
         return points, targets
+
+    def _in_box(self, offsets: torch.Tensor) -> torch.Tensor:
+        """Offsets that keep the input in the box, if there is one."""
+        if self.box is None:
+            return offsets
+        center = self.x.flatten()
+        return (center + offsets).clamp(*self.box) - center
 
     def _falls(self, directions: torch.Tensor, radii: torch.Tensor | None = None) -> torch.Tensor:
         margins = self.rows.margins(*self._points(directions, self.radii if radii is None else radii))
@@ -173,8 +180,7 @@ class ShellAscent:
         flat = directions.flatten(0, 2)
         flat = onto_ball(flat, torch.ones_like(flat[:, 0]), self.p)
         directions = flat.view_as(directions)
-        if self.box is not None:
-            room = self.radii[:, None, None, None]
-            center = self.x.flatten()
-            directions = ((center + room * directions).clamp(*self.box) - center) / room
-        return directions
+        if self.box is None:
+            return directions
+        lengths = self.radii.clamp_min(torch.finfo(self.radii.dtype).tiny)[:, None, None, None]
+        return self._in_box(lengths * directions) / lengths
