@@ -38,7 +38,8 @@ def onto_ball(offsets: torch.Tensor, radii: torch.Tensor, p: float) -> torch.Ten
     if p == 1.0:
         return _onto_l1_ball(offsets, limit)
     length = torch.linalg.vector_norm(offsets, p, dim=1, keepdim=True)
-    return offsets * (limit / torch.maximum(length, limit))
+    outside = length > limit  # not limit / maximum(length, limit), which is 0 / 0 in a ball of radius 0
+    return offsets * torch.where(outside, limit / torch.where(outside, length, 1.0), 1.0)
 
 
 def _onto_l1_ball(offsets: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:

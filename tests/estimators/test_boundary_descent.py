@@ -127,6 +127,7 @@ def test_a_flat_start_meets_nothing(p: float) -> None:
     x = torch.rand(3, 1, 4, 4)
 
     def flat(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        assert torch.isfinite(z).all()
         return torch.ones(len(z)), torch.zeros_like(z)
 
     def undefined(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

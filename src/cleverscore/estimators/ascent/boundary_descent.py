@@ -23,12 +23,13 @@ MarginsAndGradients = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]
 
 # A descent from the input itself begins in a ball of this share of margin / ||gradient||, where a linear classifier
 # would cross: networks that are flat at the data have much steeper places near it, which a larger ball steps over.
-FIRST_SHARE = 0.005
+FIRST_SHARE = 0.02
 # The radius then grows so fast that it passes twice the linear distance after this share of the steps.
-GROWTH_STEPS = 0.35
+GROWTH_STEPS = 0.5
 # Steps as shares of the radius, and changes of the radius, from the first crossing to the end (cosine decay).
 STEP_SIZES = (1.0, 0.02)
-RADIUS_CHANGES = (0.2, 0.005)
+RADIUS_CHANGES = (0.4, 0.02)
+L1_STEP = 0.3  # in l2: a step of this length into a ball whose farthest points have l2 norm 1
 REFINING = 0.2  # share of the gradients for the second stage
 BEYOND = 1e-4  # a step goes this much farther than the linearised boundary, so that rounding does not undo a crossing
 
@@ -129,9 +130,18 @@ def _find(rows: _Rows, points: torch.Tensor, steps: int) -> None:
         outward = torch.minimum(radii * (1.0 + change), (1.0 - RADIUS_CHANGES[1] / 2) * rows.nearest)
         outward = torch.where(crossed, outward, radii * growth)
         radii = torch.where(crossing, torch.minimum(radii, distances) * (1.0 - change), outward)
-        moved = points - (sizes * radii)[:, None] * steepest(rows.free(gradients, points), rows.p)
+        moved = points - (sizes * radii)[:, None] * _direction(rows.free(gradients, points), rows.p)
         # The ball after the box: it draws points towards the input, and so leaves them in the box.
         points = rows.inside(rows.x + onto_ball(rows.inside(moved) - rows.x, radii, rows.p))
+
+
+def _direction(gradients: torch.Tensor, p: float) -> torch.Tensor:
+    """Where to step against, about as long as the ball is wide.
+
+    For p = 1 steepest descent moves one coordinate; a step in the gradient's own direction, which the projection onto
+    the ball then makes sparse, finds nearer points.
+    """
+    return L1_STEP * steepest(gradients, 2.0) if p == 1.0 else steepest(gradients, p)
 
 
 def _decayed(ends: tuple[float, float], done: torch.Tensor) -> torch.Tensor:
