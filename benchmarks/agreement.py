@@ -33,9 +33,6 @@ from scipy.stats import spearmanr
 
 import cleverscore as cs
 from benchmarks.trained_networks import LARGE, NAMES, ROBUST, load, role
-from cleverscore.bounds.foolbox_attacks import load_foolbox
-from cleverscore.bounds.goals import Goal, make_goal
-from cleverscore.bounds.polish import distances, polished
 
 Piece = dict[str, Any]
 NETWORKS = tuple(name for name in NAMES if name not in LARGE)
@@ -44,7 +41,8 @@ NORMS = {"1": 1.0, "2": 2.0, "inf": math.inf}
 L1_NETWORKS = ("mlp-relu", "mlp-gelu-squared", "robust-mlp-l2", "cnn-max-pool", "mnist-net_256x4", "zoo:mnist-mlp")
 RADII = {1.0: 50.0, 2.0: 5.0, math.inf: 5.0}  # l1 distances are larger than the default radius, which caps scores
 ROUNDING = 1e-4  # a score is above the referee if it is so by more than this share: what bisections leave
-FAR = 3.0  # times the first-order distance: where to look for inputs that a quick attack did not move far enough
+FAR = 3.0  # times the first-order distance: a guess where a quick attack moved no input
+OTHERS = 64  # further inputs, towards which attacks start
 
 
 # Attacks
@@ -54,27 +52,24 @@ FAR = 3.0  # times the first-order distance: where to look for inputs that a qui
 class Effort:
     """How long attacks run.
 
-    steps, sizes    of FMN, and its first step sizes; DDN has as many steps.
-    restarts, rounds, descent   of PGD: starts per input, rounds of shrinking the ball, steps of a descent.
-    beyond          (starts per input, steps) of FMN from points beyond the boundary.
-    fab             (iterations, random restarts) of FAB; each takes one gradient per class.
+    steps, sizes, gammas        of FMN and DDN: steps of a run, and a run for each first step size or factor.
+    restarts, rounds, descent   of PGD: starts per input, balls that shrink, steps of a descent.
+    beyond, between             starts per input, and steps, of FMN from points of other classes.
     """
 
     steps: int = 1000
-    sizes: tuple[float, ...] = (0.1, 0.5, 2.0)
-    gammas: tuple[float, ...] = (0.01, 0.05)
-    restarts: int = 16
-    rounds: int = 10
-    descent: int = 100
-    beyond: tuple[int, int] = (16, 300)
-    fab: tuple[int, int] = (60, 1)
+    sizes: tuple[float, ...] = (0.2, 1.0)
+    gammas: tuple[float, ...] = (0.05,)
+    restarts: int = 10
+    rounds: int = 8
+    descent: int = 60
+    beyond: tuple[int, int] = (8, 200)
+    between: tuple[int, int] = (16, 300)
 
 
 LONG = Effort()
-MODERATE = Effort(
-    steps=400, sizes=(0.2, 1.0), gammas=(0.02,), restarts=8, rounds=6, descent=50, beyond=(6, 200), fab=(0, 0)
-)
-SHORT = Effort(steps=200, sizes=(0.5,), gammas=(0.05,), restarts=4, rounds=4, descent=40, beyond=(3, 150), fab=(0, 0))
+MODERATE = Effort(steps=300, sizes=(0.5,), restarts=8, rounds=5, descent=40, beyond=(4, 150), between=(10, 200))
+SHORT = Effort(steps=150, sizes=(0.5,), restarts=4, rounds=3, descent=30, beyond=(2, 100), between=(5, 120))
 EFFORTS = {
     "zoo:cifar-cnn": SHORT, "zoo:cifar-dd": SHORT, "zoo:cifar-brelu": SHORT,
     "zoo:mnist-cnn": MODERATE, "zoo:mnist-dd": MODERATE, "zoo:mnist-brelu": MODERATE, "cifar-residual": MODERATE,
@@ -88,17 +83,112 @@ def without_box(classifier: cs.Classifier) -> cs.Classifier:
     return free
 
 
+def load_foolbox() -> Any:
+    """The library, without the warning about the scipy module that it imports."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import foolbox
+    return foolbox
+
+
+def distances(x: torch.Tensor, y: torch.Tensor, p: float) -> torch.Tensor:
+    """||y - x||_p of each row, in double: (n, *shape) -> (n,)."""
+    return torch.linalg.vector_norm((y.double() - x.double()).flatten(1), p, dim=1)
+
+
+# Own code and not the package's, with which scores share their search for the boundary.
+@dataclass(frozen=True)
+class Goal:
+    """Inputs `x` (n, *shape) that are to leave their `classes` (n,)."""
+
+    classifier: cs.Classifier
+    x: torch.Tensor
+    classes: torch.Tensor
+
+    @property
+    def column(self) -> tuple[int, ...]:
+        """The shape in which one number per input is broadcast over it."""
+        return (-1, *[1] * (self.x.ndim - 1))
+
+    def rows(self, places: torch.Tensor) -> Goal:
+        return replace(self, x=self.x[places], classes=self.classes[places])
+
+    def margins(self, points: torch.Tensor) -> torch.Tensor:
+        """f_c - max f_j, and a little more, so that signs do not change from batch to batch: (n, *shape) -> (n,)."""
+        logits = self.classifier.logits(points)
+        own = logits.gather(1, self.classes[:, None])[:, 0]
+        margins = own - logits.scatter(1, self.classes[:, None], -math.inf).amax(1)
+        return margins + 8.0 * torch.finfo(logits.dtype).eps * logits.detach().abs().amax(1)
+
+    def margins_and_gradients(self, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        points = points.detach().requires_grad_()
+        with torch.enable_grad():
+            margins = self.margins(points)
+        (gradients,) = torch.autograd.grad(margins, points, torch.ones_like(margins))
+        return margins.detach(), gradients
+
+    @torch.no_grad()
+    def reached(self, points: torch.Tensor) -> torch.Tensor:
+        """Whether the network puts each point into another class."""
+        logits = torch.cat([self.classifier.logits(part) for part in points.split(64)])
+        return torch.isfinite(logits).all(1) & (logits.argmax(1) != self.classes)
+
+
+@torch.no_grad()
+def bisected(goal: Goal, points: torch.Tensor) -> torch.Tensor:
+    """On the line from each input to a point of another class, the nearest point found in another class."""
+    best = points
+    inside, outside = torch.zeros(len(points)), torch.ones(len(points))
+    for _ in range(20):
+        middle = 0.5 * (inside + outside)
+        tried = goal.x + middle.reshape(goal.column) * (points - goal.x)
+        good = goal.margins(tried) < 0.0
+        best = torch.where(good.reshape(goal.column), tried, best)
+        inside, outside = torch.where(good, inside, middle), torch.where(good, middle, outside)
+    return best
+
+
+@torch.no_grad()
+def refined(goal: Goal, points: torch.Tensor, *, p: float, steps: int) -> torch.Tensor:
+    """Points of other classes moved nearer: towards the nearest point of the linearised boundary, where that helps.
+
+    With margin m and gradient w at y, that point is x - max(0, m + w.(x - y)) v, v the shortest vector with w.v = 1.
+    """
+    best = bisected(goal, points)
+    margins, slopes = goal.margins_and_gradients(best)
+    share, sizes = torch.ones(len(best)), distances(goal.x, best, p)
+    for _ in range(steps):
+        w, y, x = slopes.double().flatten(1), best.double().flatten(1), goal.x.double().flatten(1)
+        need = (margins.double() + (w * (x - y)).sum(1)).clamp_min(0.0)
+        v = steepest(w, p, torch.zeros(len(w)))
+        v = v / (w * v).sum(1, keepdim=True).clamp_min(1e-300)
+        nearest = (x - need[:, None] * v).reshape(best.shape).to(best)
+        tried = best + share.reshape(goal.column) * (nearest - best)
+        new_margins, new_slopes = goal.margins_and_gradients(tried)
+        new_sizes = distances(goal.x, tried, p)
+        better = (new_margins < 0.0) & (new_sizes < sizes)
+        here = better.reshape(goal.column)
+        best, slopes = torch.where(here, tried, best), torch.where(here, new_slopes, slopes)
+        margins, sizes = torch.where(better, new_margins, margins), torch.where(better, new_sizes, sizes)
+        share = torch.where(better, (2.0 * share).clamp_max(1.0), 0.5 * share)
+        if bool((share < 2.0**-12).all()):
+            break
+    return best
+
+
 @dataclass(frozen=True)
 class Case:
     """One network, norm and batch of inputs.
 
     sizes   (n,): rough distances to the boundary in norm p, from which attacks take their units.
+    others  (m, *shape): more inputs of the data.
     """
 
     classifier: cs.Classifier
     goal: Goal
     p: float
     sizes: torch.Tensor
+    others: torch.Tensor
     effort: Effort
 
     @property
@@ -121,15 +211,16 @@ class Case:
         return self.sizes * math.sqrt(self.x[0].numel()) if math.isinf(self.p) else self.sizes
 
 
-def make_case(classifier: cs.Classifier, x: torch.Tensor, p: float, effort: Effort) -> Case:
+def make_case(classifier: cs.Classifier, x: torch.Tensor, others: torch.Tensor, p: float, effort: Effort) -> Case:
     """Sizes are those of a quick attack, then of short descents in smaller balls: some networks fool quick attacks."""
     free = without_box(classifier)
-    goal = make_goal(free, x, targets=None, p=p, seed=0)
-    wide = torch.full_like(goal.low, 100.0)  # in units of the box, of width 1: never reached
-    goal = replace(goal, low=-wide, high=wide)
-    quick = cs.best_attack(free, x, ("fmn", "facets"), p=p, preset="quick").distortion
-    first = FAR * np.array(slope(free, x, p).scores)
-    case = Case(free, goal, p, torch.from_numpy(np.where(np.isfinite(quick), quick, first)), effort)
+    with torch.no_grad():
+        goal = Goal(free, x, free.logits(x).argmax(1))
+    quick = cs.best_attack(free, x, p=p, preset="quick").distortion
+    found = np.isfinite(quick)
+    # At saturated inputs the first-order distance can be anything; other inputs of the network tell more.
+    typical = np.median(quick[found]) if found.any() else FAR * np.median(slope(free, x, p).scores)
+    case = Case(free, goal, p, torch.from_numpy(np.where(found, quick, typical)), others, effort)
     torch.manual_seed(0)
     _nearest, sizes = shrunk(case, restarts=4, steps=20, rounds=10, factor=0.7)
     return replace(case, sizes=torch.minimum(case.sizes, sizes))
@@ -187,29 +278,60 @@ def fmn(case: Case, seed: int) -> list[torch.Tensor]:
 
 
 def beyond(case: Case, seed: int) -> list[torch.Tensor]:
-    """FMN from points beyond the boundary: from the input alone it misses near slivers of other classes."""
+    """FMN from where descents in larger balls end: from the input alone it misses near slivers of other classes."""
     count, steps = case.effort.beyond
     torch.manual_seed(seed)
     many = case.repeated(count)
-    radii = many.sizes * torch.linspace(1.3, 3.0, count, dtype=torch.float64).repeat(len(case.x))
+    # Every other ball has the size that is usual for the network: an input's own may be far too large.
+    usual = (torch.arange(count) // 2 % 2 == 1).repeat(len(case.x))
+    radii = torch.where(usual, case.sizes.median(), many.sizes)
+    radii = radii * torch.linspace(1.3, 3.0, count, dtype=torch.float64).repeat(len(case.x))
     ends = descended(many.goal, radii, aims(case, count).reshape(-1), case.p, 30)
+    return _fmn_from(case, ends, torch.arange(len(case.x)).repeat_interleave(count), steps)
+
+
+def between(case: Case, seed: int) -> list[torch.Tensor]:
+    """FMN from the boundary on the way to inputs of other classes, which needs no gradient at the input.
+
+    On saturated networks other attacks can miss the nearest boundary by a factor of two. The nearest start of each
+    class comes first, then the nearest of any class.
+    """
+    count, steps = case.effort.between
     with torch.no_grad():
-        good = many.goal.margins(ends) < 0.0
+        classes = case.classifier.logits(case.others).argmax(1)
+    starts, rows = [], []
+    for row in range(len(case.x)):
+        there = classes != case.goal.classes[row]
+        goal = case.goal.rows(torch.full((int(there.sum()),), row))
+        ends = bisected(goal, case.others[there])
+        ends = goal.x + 1.01 * (ends - goal.x)  # FMN needs starts that are beyond the boundary for certain
+        order = distances(goal.x, ends, case.p).argsort()
+        rank = torch.zeros(len(order), dtype=torch.long)  # among those of its class
+        for place, own in enumerate(classes[there][order].tolist()):
+            rank[place] = (classes[there][order][:place] == own).sum()
+        chosen = order[(rank > 0).long().argsort(stable=True)[:count]]
+        starts.append(ends[chosen])
+        rows += [row] * len(chosen)
+    return _fmn_from(case, torch.cat(starts), torch.tensor(rows), steps)
+
+
+def _fmn_from(case: Case, starts: torch.Tensor, rows: torch.Tensor, steps: int) -> list[torch.Tensor]:
+    """FMN from several points for each input: `rows` says whose; those that are not in another class are left out."""
+    many = replace(case, goal=case.goal.rows(rows), sizes=case.sizes[rows])
+    model = Scaled(many, many.scales())
+    with torch.no_grad():  # as foolbox will ask, in coordinates that round
+        good = model(model.units(starts)).argmax(1) != many.goal.classes
+    if not bool(good.any()):
+        return []
     many = replace(many, goal=many.goal.rows(good), sizes=many.sizes[good])
-    ends, rows = ends[good], torch.arange(len(case.x)).repeat_interleave(count)[good]
-    with torch.no_grad():  # foolbox asserts that starts are adversarial, in coordinates that round
-        model = Scaled(many, many.scales())
-        sure = model(model.units(ends)).argmax(1) != many.goal.classes
-    many = replace(many, goal=many.goal.rows(sure), sizes=many.sizes[sure])
-    ends, rows = ends[sure], rows[sure]
+    starts, rows = starts[good], rows[good]
+    places = torch.cat([torch.arange(int((rows == row).sum())) for row in rows.unique()])
     found = []
     for size in (0.3, 1.0):
-        points = _foolbox(many, _fmn(case.p, steps=steps, max_stepsize=size), starts=ends)
-        for place in range(int(torch.bincount(rows).max())):
+        points = _foolbox(many, _fmn(case.p, steps=steps, max_stepsize=size), starts=starts)
+        for place in range(int(places.max()) + 1):
             candidates = case.x.clone()
-            for row in rows.unique().tolist():
-                own = points[rows == row]
-                candidates[row] = own[min(place, len(own) - 1)]
+            candidates[rows[places == place]] = points[places == place]
             found.append(candidates)
     return found
 
@@ -221,21 +343,6 @@ def ddn(case: Case, seed: int) -> list[torch.Tensor]:
         temperature = (case.goal.margins(case.x) / 5.0).clamp_min(1e-6)[:, None]
     methods = (attack(steps=case.effort.steps, gamma=gamma) for gamma in case.effort.gammas)
     return [_foolbox(case, method, temperature=temperature) for method in methods]
-
-
-def fab(case: Case, seed: int) -> list[torch.Tensor]:
-    """FAB (Croce & Hein, 2020), single runs of pyautoattack's: its box [0, 1] is put far around the boundary."""
-    from pyautoattack.fab_pt import FABAttack_PT
-
-    iterations, restarts = case.effort.fab
-    # In l1 and l2 a few coordinates may carry the whole distance.
-    model = Scaled(case, 8.0 * case.sizes).eval()
-    norm = {1.0: "L1", 2.0: "L2", math.inf: "Linf"}[case.p]
-    attack = FABAttack_PT(model, norm=norm, n_iter=iterations, eps=1.0 / 8.0, device=torch.device("cpu"))
-    torch.manual_seed(seed)
-    start = torch.full_like(case.x, 0.5)
-    found = [attack.attack_single_run(start, case.goal.classes, use_rand_start=run > 0) for run in range(1 + restarts)]
-    return [model.inputs(u) for u in found]
 
 
 def best(case: Case, seed: int) -> list[torch.Tensor]:
@@ -293,10 +400,10 @@ def shrunk(case: Case, *, restarts: int, steps: int, rounds: int, factor: float)
     for _ in range(rounds):
         every = case.goal.rows(active.repeat_interleave(restarts))
         ends = descended(every, ball[active].repeat_interleave(restarts), targets[active].reshape(-1), case.p, steps)
-        good, _found = every.reached(ends, chunk_size=len(ends))
+        good = every.reached(ends)
         if bool(good.any()):
             # All of them: the nearest after a descent is often not the nearest after polishing.
-            ends[good] = polished(every.rows(good), ends[good], p=case.p, steps=30)
+            ends[good] = refined(every.rows(good), ends[good], p=case.p, steps=30)
         sizes = torch.where(good, distances(every.x, ends, case.p), math.inf).reshape(-1, restarts)
         found, places = sizes.min(1)
         better = found < smallest[active]
@@ -356,16 +463,14 @@ ATTACKS: dict[str, Callable[[Case, int], list[torch.Tensor]]] = {
     "best": best,
     "fmn": fmn,
     "ddn": ddn,
-    "fab": fab,
     "pgd": pgd,
     "beyond": beyond,
+    "between": between,
 }
 
 
-def runs(attack: str, network: str, p: float) -> bool:
-    """DDN is for l2; FAB takes a gradient per class in each step, too many for convolutional networks."""
-    if attack == "fab":
-        return EFFORTS.get(network, LONG).fab[0] > 0
+def runs(attack: str, p: float) -> bool:
+    """DDN is for l2 alone."""
     return attack != "ddn" or p == 2.0
 
 
@@ -374,23 +479,23 @@ def judged(case: Case, candidates: Sequence[torch.Tensor]) -> list[float]:
     smallest = torch.full((len(case.x),), math.inf, dtype=torch.float64)
     for points in candidates:
         points = points.detach().to(case.x)
-        good, _ = case.goal.reached(points, chunk_size=len(points))
+        good = case.goal.reached(points)
         if not bool(good.any()):
             continue
         goal = case.goal.rows(good)
-        nearer = polished(goal, points[good], p=case.p, steps=60)
-        still, _ = goal.reached(nearer, chunk_size=len(nearer))
+        nearer = refined(goal, points[good], p=case.p, steps=60)
+        still = goal.reached(nearer)
         nearer = torch.where(still.reshape(goal.column), nearer, points[good])
         smallest[good] = torch.minimum(smallest[good], distances(goal.x, nearer, case.p))
     return smallest.tolist()
 
 
-def attacked(name: str, classifier: cs.Classifier, x: torch.Tensor, p: float, effort: Effort, seed: int) -> Piece:
+def attacked(name: str, case: Case, seed: int) -> Piece:
     began = time.process_time()
-    case = make_case(classifier, x, p, effort)
     found = judged(case, ATTACKS[name](case, seed))
-    seconds = (time.process_time() - began) / len(x)
-    return {"scores": found, "seconds": [seconds] * len(x), "gradients": None, "settings": {"effort": asdict(effort)}}
+    share = (time.process_time() - began) / len(found)
+    settings = {"effort": asdict(case.effort), "others": len(case.others)}
+    return {"scores": found, "seconds": [share] * len(found), "gradients": None, "settings": settings}
 
 
 # Scores
@@ -555,11 +660,11 @@ def compute(task: Task, folder: str, inputs: int, options: dict[str, Any], work:
     try:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            classifier, x, _labels = _loaded(task.network, folder, inputs)
-            p = NORMS[task.norm]
+            classifier, every, _labels = _loaded(task.network, folder, inputs + OTHERS)
+            x, p = every[:inputs], NORMS[task.norm]
             if task.method.startswith("attack-"):
-                effort = EFFORTS.get(task.network, LONG)
-                piece = attacked(task.method.removeprefix("attack-"), classifier, x, p, effort, task.seed)
+                case = make_case(classifier, x, every[inputs:], p, EFFORTS.get(task.network, LONG))
+                piece = attacked(task.method.removeprefix("attack-"), case, task.seed)
             else:
                 x = x[: FEWER.get((task.method, task.network), inputs)]
                 piece = asdict(METHODS[task.method](classifier, x, p, task.seed, options))
@@ -593,7 +698,7 @@ def tasks(arguments: argparse.Namespace) -> list[Task]:
             Task(network, norm, f"attack-{attack}", 0)
             for network, norm in pairs
             for attack in arguments.attacks
-            if runs(attack, network, NORMS[norm])
+            if runs(attack, NORMS[norm])
         ]
     if arguments.only in (None, "scores"):
         found += [
@@ -629,7 +734,7 @@ def run(arguments: argparse.Namespace) -> None:
 # Tables
 
 
-def _read(work: Path) -> dict[Task, Piece]:
+def read(work: Path) -> dict[Task, Piece]:
     pieces = (json.loads(path.read_text()) for path in sorted(work.glob("*.json")))
     return {Task(piece["network"], piece["norm"], piece["method"], piece["seed"]): piece for piece in pieces}
 
@@ -709,13 +814,13 @@ def assembled(pieces: dict[Task, Piece], networks: Sequence[str], norms: Sequenc
                 "methods": {},
             }
             for method in METHODS:
-                runs = [
+                repeats = [
                     piece
                     for task, piece in sorted(pieces.items(), key=lambda item: item[0].seed)
                     if (task.network, task.norm, task.method) == (network, norm, method)
                 ]
-                if runs:
-                    row["methods"][method] = compared(runs, sizes)
+                if repeats:
+                    row["methods"][method] = compared(repeats, sizes)
             one = pieces.get(Task(network, norm, "sharp", 0))
             every = pieces.get(Task(network, norm, "sharp-all", 0))
             if one and every:
@@ -887,8 +992,17 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
+def _strict(value: Any) -> Any:
+    """The same without NaN and infinities, which JSON does not know."""
+    if isinstance(value, dict):
+        return {key: _strict(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def summarise(arguments: argparse.Namespace) -> None:
-    rows = assembled(_read(arguments.work), arguments.networks, arguments.norms)
+    rows = assembled(read(arguments.work), arguments.networks, arguments.norms)
     if not rows:
         print("there are no referees in --work yet")
         return
@@ -902,8 +1016,7 @@ def summarise(arguments: argparse.Namespace) -> None:
     print(text)
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "_agreement_benchmark.md").write_text(text)
-    whole = json.dumps(result, indent=1).replace("NaN", "null").replace("Infinity", "null")
-    (arguments.out / "_agreement_benchmark.json").write_text(whole + "\n")
+    (arguments.out / "_agreement_benchmark.json").write_text(json.dumps(_strict(result), indent=1) + "\n")
     plot(rows, arguments.out / "_static" / "agreement.png")
 
 
