@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 FEW_RIGHT = 0.5  # share of correct inputs below which a word is due
 UNUSUAL_INPUT = 20.0  # inputs without bounds are seldom larger: pixels from 0 to 255 are
+UNUSED_BY_SHARP = ("blocks", "block_size", "tolerance")
 
 
 def run_score(
@@ -101,8 +102,10 @@ def _study(
     study = Study(config, classifier, source.read(rows), labels, rows, class_names=class_names, recipe=recipe)
     for text in _doubts(study, source):
         note(f"warning: {text}")
-    if config.method == "sharp" and any(map(_was_given, ("blocks", "block_size"))):
-        note("--blocks and --block-size have no meaning for --method sharp, which climbs: they are not used")
+    if config.method == "sharp":
+        unused = [f"--{name.replace('_', '-')}" for name in UNUSED_BY_SHARP if _was_given(name)]
+        if unused:
+            note(f"{', '.join(unused)} have no meaning for --method sharp, which draws no blocks: they are not used")
     return study
 
 

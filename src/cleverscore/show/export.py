@@ -57,7 +57,7 @@ def _plain_csv(scores: Scores) -> str:
         label, correct = ("", "") if s.label is None else (s.label, s.correct)
         lines.append(
             f"{s.input},{label},{s.predicted},{correct},{s.target},{s.target_kind},{s.method},{names[s.p]},{s.radius!r},"
-            f"{s.margin!r},{s.value!r},{s.low!r},{s.high!r},{s.capped},{lipschitz},{location},{fit.scale!r},"
+            f"{s.margin!r},{s.value!r},{s.low!r},{s.high!r},{s.upper!r},{s.capped},{lipschitz},{location},{fit.scale!r},"
             f"{fit.shape!r},{fit.sample_max!r},{s.ks_statistic!r},{s.ks_pvalue!r},{fit.outcome.value},{fit.blocks},"
             f"{s.block_size},{s.gradients},{s.seconds!r},{_quoted(s.stopped)}"
         )
