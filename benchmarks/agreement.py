@@ -347,7 +347,7 @@ def ddn(case: Case, seed: int) -> list[torch.Tensor]:
 
 def best(case: Case, seed: int) -> list[torch.Tensor]:
     """The package's own best attack, at its strongest."""
-    return [cs.best_attack(case.classifier, case.x, p=case.p, preset="strong", seed=seed).adversarial]
+    return [cs.best_attack(case.classifier, case.x, p=case.p, preset="long", seed=seed).adversarial]
 
 
 def projected(offset: torch.Tensor, radius: torch.Tensor, p: float) -> torch.Tensor:

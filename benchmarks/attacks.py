@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 import cleverscore as cs
-from cleverscore.bounds.foolbox_attacks import load_foolbox
+from cleverscore.attacks.foolbox_adapter import load_foolbox
 from cleverscore.tuning import tuned
 
 Attack = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -161,7 +161,7 @@ def main() -> None:
         whole = Whole(classifier).eval()
         if not (torch.equal(whole(x), logits) and torch.allclose(logits, own(x), rtol=1e-4, atol=1e-4)):
             raise SystemExit("the peers would attack another function than ours")
-    preset = "quick" if arguments.quick else "strong"
+    preset = "quick" if arguments.quick else "default"
     rows, missing = [], {}
     for p, norm in ((math.inf, "linf"), (2.0, "l2")):
         best = cs.best_attack(classifier, x, p=p, preset=preset)

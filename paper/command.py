@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import cleverscore as cs
-from cleverscore.bounds.foolbox_attacks import EPSILONS
+from cleverscore.attacks.foolbox_adapter import EPSILONS
 from cleverscore.cost import duration
 from paper.networks import KINDS, NETWORKS, classifier_of, missing, subjects_of
 from paper.results import Results

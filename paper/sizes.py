@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cleverscore.bounds.effort import PRESETS
-from cleverscore.bounds.foolbox_attacks import EPSILONS
+from cleverscore.attacks.foolbox_adapter import EPSILONS
+from cleverscore.attacks.presets import PRESETS
 from paper.networks import NETWORKS
 
 BLOCK_COUNTS = (50, 100, 250, 500)  # the numbers of blocks that the paper compares

@@ -15,11 +15,12 @@ from scipy.optimize import linprog, minimize
 from torch import nn
 
 import cleverscore as cs
-from cleverscore.bounds import attacks as attacks_module
-from cleverscore.bounds.attacks import ATTACKS
-from cleverscore.bounds.foolbox_attacks import EPSILONS, load_foolbox
-from cleverscore.bounds.goals import make_goal
-from cleverscore.bounds.polish import distances, nearest_in_half_space, polished
+from cleverscore.attacks import attack as attacks_module
+from cleverscore.attacks.attack import ATTACKS
+from cleverscore.attacks.criterion import make_criterion
+from cleverscore.attacks.foolbox_adapter import EPSILONS, load_foolbox
+from cleverscore.attacks.refine import distances, refined
+from cleverscore.estimators.ascent.half_space import nearest_in_half_space
 from tests.exact import minimum_distortion
 from tests.helpers import affine, affine_distance
 
@@ -74,10 +75,10 @@ def exact_affine(classifier: cs.Classifier, x: torch.Tensor, p: float) -> np.nda
 def test_best_attack_on_affine_classifiers_is_the_distance(p: float) -> None:
     classifier = affine(40, 4)
     x = inputs(6, 40, dtype=torch.float64)
-    best = cs.best_attack(classifier, x, p=p, preset="strong")
+    best = cs.best_attack(classifier, x, p=p, preset="default")
     ratio = best.distortion / exact_affine(classifier, x, p)
     assert (ratio >= 1.0 - 1e-9).all()
-    assert (ratio <= 1.0 + 1e-4).all()  # the promise is 5%
+    assert (ratio <= 1.0 + 3e-4).all()  # a descent goes a ten-thousandth beyond the boundary
 
 
 def exact_targeted(classifier: cs.Classifier, x: torch.Tensor, target: int, p: float) -> float:
@@ -222,14 +223,14 @@ class Times(nn.Module):
 
 def test_the_papers_numbers() -> None:
     """CW: 9 searches of 1000 iterations from a constant of 0.01, rate 0.01; I-FGSM: 50 iterations, eight epsilons."""
-    from cleverscore.bounds.effort import PRESETS
-    from cleverscore.bounds.foolbox_attacks import _searching
+    from cleverscore.attacks.foolbox_adapter import _searching
+    from cleverscore.attacks.presets import PRESETS
 
     cw = _searching(load_foolbox(), "cw", PRESETS["paper"]["cw"])
     assert (cw.binary_search_steps, cw.steps, cw.initial_const, cw.confidence, cw.stepsize) == (9, 1000, 0.01, 0, 0.01)
     assert PRESETS["paper"]["ifgsm"].iterations == 50
     assert len(EPSILONS) == 8
-    assert not any(effort.polish for effort in PRESETS["paper"].values())
+    assert not any(effort.refine for effort in PRESETS["paper"].values())
 
 
 @pytest.mark.parametrize("name", ["cw", "ifgsm", "ddn", "fmn"])
@@ -244,7 +245,7 @@ def test_the_units_of_the_input_do_not_matter(relu: cs.Classifier, name: str) ->
 def test_l2_fmn_projects_where_foolbox_does_not(relu: cs.Classifier) -> None:
     x = inputs(10)
     fmn = cs.attack(relu, x, "fmn", p=2, iterations=200)
-    best = cs.best_attack(relu, x, "facets", p=2)
+    best = cs.best_attack(relu, x, "descent", p=2)
     assert fmn.success.all()
     assert np.median(fmn.l2 / best.distortion) < 1.02
     foolbox = load_foolbox()
@@ -257,7 +258,7 @@ def test_l2_fmn_projects_where_foolbox_does_not(relu: cs.Classifier) -> None:
 
 def test_single_samples_and_batches_agree(relu: cs.Classifier) -> None:
     x = inputs(3)
-    for name in ("fmn", "ddn", "facets"):
+    for name in ("fmn", "ddn", "descent"):
         for p in ATTACKS[name]:
             together = cs.attack(relu, x, name, p=p, preset="quick")
             for i in range(3):
@@ -282,7 +283,7 @@ def test_a_lie_is_a_failure(relu: cs.Classifier, monkeypatch: pytest.MonkeyPatch
     """An attack that returns points of the same class, or none at all, has not succeeded."""
     x = inputs(3)
     monkeypatch.setattr(attacks_module, "run", lambda goal, *args, **kwargs: goal.x + 1e-7)
-    for preset in ("paper", "strong"):
+    for preset in ("paper", "default"):
         attacked = cs.attack(relu, x, "cw", preset=preset)
         assert not attacked.success.any()
         assert torch.equal(attacked.adversarial, x)
@@ -357,12 +358,12 @@ def test_best_attack_takes_the_smallest_of_each_input(relu: cs.Classifier) -> No
     assert best.seconds >= max(each.seconds for each in best.attacks)
 
 
-def test_polishing_only_tightens(relu: cs.Classifier) -> None:
+def test_refining_only_tightens(relu: cs.Classifier) -> None:
     x = inputs(8)
     rough = cs.attack(relu, x, "ifgsm")
-    goal = make_goal(relu, x, targets=None, p=2.0, seed=0)
+    criterion = make_criterion(relu, x, targets=None, box=relu.bounds, seed=0)
     for p in (*NORMS, 3.0):
-        better = polished(goal, rough.adversarial, p=p, steps=40)
+        better = refined(criterion, rough.adversarial, p=p, steps=40)
         assert (distances(x, better, p) <= distances(x, rough.adversarial, p)).all()
         assert (distances(x, better, p) < 0.95 * distances(x, rough.adversarial, p)).any()
         assert (relu(better).argmax(1) != relu(x).argmax(1)).all()
@@ -371,15 +372,13 @@ def test_polishing_only_tightens(relu: cs.Classifier) -> None:
 @pytest.mark.parametrize("p", [1.0, 1.5, 2.0, math.inf])
 def test_nearest_point_of_a_half_space_in_a_box(p: float) -> None:
     """Against a general solver: min ||z - x||_p with w . z <= b inside the box."""
-    classifier = network(5, bounds=(0.0, 1.0))
     x = inputs(4, 5)
-    goal = make_goal(classifier, x, targets=None, p=p, seed=0)
     generator = torch.Generator().manual_seed(2)
     w = torch.randn(4, 5, generator=generator)
     # So far that some coordinates reach the box's edge, and not farther than the best corner.
     corner = torch.where(w > 0, -x, 1.0 - x)
     margins = -0.6 * (w * corner).sum(1)
-    z = nearest_in_half_space(goal, x, x, margins, w, p=p)
+    z = nearest_in_half_space(x, x, margins, w, p=p, low=torch.zeros(1), high=torch.ones(1))
     assert ((z >= 0.0) & (z <= 1.0)).all()
     reached = margins + (w * (z - x)).sum(1)
     torch.testing.assert_close(reached, torch.zeros(4), rtol=0.0, atol=1e-5)
@@ -439,7 +438,7 @@ def test_images_of_the_shipped_network(mnist: tuple) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "pgd"}, "choose one of cw"),
+        ({"name": "pgd"}, "choose one of descent, cw"),
         ({"preset": "slow"}, "choose one of quick"),
         ({"targets": "all"}, "one target per input"),
         ({"targets": [0]}, "1 lists for 2 inputs"),

@@ -89,6 +89,7 @@ ORDER = [
         "scoring",
         "deciding",
         "cost",
+        "attacks",
         "bounds",
     ),
     *("truth", "transforms", "zoo", "load", "run", "show", "cli_results", "cli_score", "cli", "pytest_plugin"),

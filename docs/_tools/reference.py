@@ -33,7 +33,8 @@ SECTIONS = (
     ("cleverscore.ascent", "cleverscore.ascent", ("Ascent", "largest_gradient_norms"), "See [sharp](sharp.md)."),
     ("cleverscore.errors", "cleverscore.errors", "own", "Every error that a user can cause, and the warning."),
     ("cleverscore.balls", "cleverscore.balls", ("Draw", "ReleasedCodeBall"), "For [laws of your own](extend.md)."),
-    ("cleverscore.bounds.attacks", "cleverscore.bounds.attacks", ("AttackFunction", "BestAttack"), ""),
+    ("cleverscore.attacks.attack", "cleverscore.attacks.attack", ("AttackFunction",), ""),
+    ("cleverscore.attacks.best_attack", "cleverscore.attacks.best_attack", ("BestAttack",), ""),
     ("cleverscore.bounds.slope", "cleverscore.bounds.slope", ("slope_scores",), "See [attacks](attacks.md)."),
     ("cleverscore.paired", "cleverscore.paired", ("Difference", "difference"), "See [compare](compare.md)."),
 )

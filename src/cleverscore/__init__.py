@@ -13,15 +13,15 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from cleverscore import tails as tails
     from cleverscore import transforms as transforms
+    from cleverscore.attacks.attack import Attacked as Attacked
+    from cleverscore.attacks.attack import attack as attack
+    from cleverscore.attacks.best_attack import best_attack as best_attack
+    from cleverscore.attacks.criterion import Criterion as Criterion
     from cleverscore.balls import LpBall as LpBall
-    from cleverscore.bounds.attacks import Attacked as Attacked
-    from cleverscore.bounds.attacks import attack as attack
-    from cleverscore.bounds.attacks import best_attack as best_attack
     from cleverscore.bounds.bracket import Bracket as Bracket
     from cleverscore.bounds.bracket import bracket as bracket
     from cleverscore.bounds.certified import Certificates as Certificates
     from cleverscore.bounds.certified import certify as certify
-    from cleverscore.bounds.goals import Goal as Goal
     from cleverscore.bounds.masking import Sign as Sign
     from cleverscore.bounds.masking import masking_signs as masking_signs
     from cleverscore.bounds.second_order import second_order_clever as second_order_clever
@@ -44,24 +44,24 @@ if TYPE_CHECKING:
     from cleverscore.tails import FitOutcome as FitOutcome
 
 _HOMES = {
-    "Attacked": "bounds.attacks",
+    "Attacked": "attacks.attack",
     "Bracket": "bounds.bracket",
     "Certificates": "bounds.certified",
     "Classifier": "classifier",
     "CleverError": "errors",
     "CleverWarning": "errors",
+    "Criterion": "attacks.criterion",
     "Decision": "deciding",
     "Estimate": "cost",
     "FitOutcome": "tails",
-    "Goal": "bounds.goals",
     "LpBall": "balls",
     "Method": "settings",
     "Score": "score",
     "Scores": "score",
     "Sign": "bounds.masking",
     "assert_robust": "deciding",
-    "attack": "bounds.attacks",
-    "best_attack": "bounds.attacks",
+    "attack": "attacks.attack",
+    "best_attack": "attacks.best_attack",
     "bracket": "bounds.bracket",
     "certify": "bounds.certified",
     "clever": "scoring",

@@ -102,14 +102,15 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--method",
     default="paper",
     show_default=True,
-    help="paper, sharp (ascent and radial profile), or released-code (the authors' program).",
+    help="paper, sharp (search for the largest falls of the margin), or released-code (the authors' program).",
 )
 @click.option(
     "--tolerance",
     type=float,
     metavar="SHARE",
     help="Stop where a score will hardly move by more than this share (0.05), compute gradients only where large ones "
-    "are expected, and give none to classes that cannot be the nearest; 0 computes all of those that stay in.",
+    "are expected, and give none to classes that cannot be the nearest; 0 computes all of those that stay in. "
+    "The sharp method does not use it.",
 )
 @click.option(
     "--budget",
@@ -128,7 +129,7 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "attacks",
     multiple=True,
     metavar="NAME",
-    help="Attack beside the score: cw, ddn, fmn, ead, ifgsm, facets, or best for the norm; NAME:strong or NAME:quick "
+    help="Attack beside the score: cw, ddn, fmn, ead, ifgsm, descent, or best; NAME:quick, NAME:default or NAME:long "
     "for another effort; repeatable. Can be added to a run later.",
 )
 @click.option(

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cleverscore.bounds.attacks import AttackFunction
+from cleverscore.attacks.attack import AttackFunction
 from cleverscore.bounds.evidence import aim, bracketed, checked_attacks, images_by_id, run_attacks, run_certificates
 from cleverscore.bounds.masking import SLACK, Sign, above_attack, masking_signs
 from cleverscore.bounds.records import Above, Below
@@ -145,8 +145,8 @@ def bracket(
     """Attack and certify the inputs that were scored: certified <= true distance <= attacked, the score in between.
 
     images          the inputs of `scores`, in the same order.
-    attacks         "cw", "ddn", "fmn", "ead", "ifgsm", or "best" for what is tightest in the score's norm; with a
-                    preset, if wanted, as in "ddn:strong"; or functions of your own. Empty for none.
+    attacks         "cw", "ddn", "fmn", "ead", "ifgsm", "descent", or "best" for what is tightest; with a preset, if
+                    wanted, as in "ddn:quick"; or functions of your own. Empty for none.
     certificate     "crown", or another method of `certify`; None for none.
     region          that of the scores. With "box" crown counts, for p = inf, only points within the classifier's
                     bounds; other certificates are of the whole ball, and hold in the box as well.

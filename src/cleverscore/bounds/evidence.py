@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 import torch
 
-from cleverscore.bounds.attacks import ATTACKS, BEST, AttackFunction, attack, attack_name
+from cleverscore.attacks.attack import ATTACKS, AttackFunction, attack, attack_name
+from cleverscore.attacks.best_attack import BEST
+from cleverscore.attacks.presets import PRESETS
 from cleverscore.bounds.certified import certifies_box, certify, check_method
-from cleverscore.bounds.effort import PRESETS
 from cleverscore.bounds.records import NORMS, Above, Below, Key
 from cleverscore.classifier import Classifier
 from cleverscore.errors import InputError, SettingError
@@ -38,8 +39,8 @@ def aim(row: Score) -> int | None:
 def split_attack(name: str) -> tuple[str, str]:
     """Name and preset of an attack.
 
-    >>> split_attack("cw"), split_attack("ddn:strong")
-    (('cw', 'paper'), ('ddn', 'strong'))
+    >>> split_attack("cw"), split_attack("ddn:quick")
+    (('cw', 'paper'), ('ddn', 'quick'))
     """
     short, _, preset = name.partition(":")
     return short, preset or "paper"
@@ -62,9 +63,9 @@ def checked_attacks(names: Sequence[str | AttackFunction], p: float) -> list[str
         if preset not in PRESETS or short not in (*ATTACKS, "best"):
             raise SettingError(
                 f"attack {name!r}: choose one of {', '.join(ATTACKS)} or best, with a preset if you like "
-                f"({', '.join(PRESETS)}), as in ddn:strong"
+                f"({', '.join(PRESETS)}), as in ddn:quick"
             )
-        chosen = BEST.get(p, BEST[2.0]) if short == "best" else (short,)
+        chosen = BEST if short == "best" else (short,)
         checked += [each if preset == "paper" else f"{each}:{preset}" for each in chosen]
     return list(dict.fromkeys(checked))
 
@@ -101,12 +102,12 @@ def _norm_of_run(chosen: str | AttackFunction, p: float) -> float:
     """The norm that an attack is run in to bound a score in norm p.
 
     An attack without a variant for this norm runs in its own, once for all norms, and its step is measured in
-    all three; the strong preset ends by shortening the step in the norm asked for, so it runs for each.
+    all three; a preset that ends by refining the result in the norm asked for runs for each.
     """
     if not isinstance(chosen, str) or p not in NORMS:
         return p
     short, preset = split_attack(chosen)
-    return p if p in ATTACKS[short] or preset == "strong" else ATTACKS[short][0]
+    return p if p in ATTACKS[short] or PRESETS[preset][short].refine else ATTACKS[short][0]
 
 
 def _attacked(

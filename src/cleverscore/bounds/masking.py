@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from cleverscore.attacks.attack import Attacked
 from cleverscore.balls import LpBall
-from cleverscore.bounds.attacks import Attacked
 from cleverscore.bounds.probing import Seen, behind_transform, look
 from cleverscore.classifier import Classifier
 from cleverscore.errors import InputError

@@ -15,7 +15,7 @@ class Above:
     """What one attack found for one input: the distance is at most this.
 
     target          the class it had to reach, None for any other.
-    name            of the attack, with a preset as in "ddn:strong".
+    name            of the attack, with a preset as in "ddn:quick".
     p, distortion   the norm it was run for and the length of its step in it; infinite where it failed.
     """
 

@@ -7,9 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from cleverscore.attacks.attack import checked_effort
 from cleverscore.bounds.bracket import bracket_from, signs_of
 from cleverscore.bounds.certified import check_method
-from cleverscore.bounds.evidence import aim, bracketed, checked_attacks, run_attacks, run_certificates
+from cleverscore.bounds.evidence import (
+    aim,
+    bracketed,
+    checked_attacks,
+    run_attacks,
+    run_certificates,
+    split_attack,
+)
 from cleverscore.bounds.masking import Sign
 from cleverscore.bounds.records import Above, Below
 from cleverscore.norms import norm_name, parse_norm
@@ -32,11 +40,8 @@ class Bounds:
     def check(self, study: Study) -> None:
         """Refuse what cannot be computed, before anything is."""
         for norm in study.config.norms:
-            checked_attacks(self.attacks, parse_norm(norm))
-        if self.attacks:
-            from cleverscore.bounds.foolbox_attacks import load_foolbox
-
-            load_foolbox()
+            for name in checked_attacks(self.attacks, parse_norm(norm)):
+                checked_effort(*split_attack(str(name)))
         for method in self.certificates:
             check_method(study.classifier, method)
 

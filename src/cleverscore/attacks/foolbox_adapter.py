@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
-from cleverscore.bounds.effort import Effort
-from cleverscore.bounds.facets import walked
-from cleverscore.bounds.goals import Goal
-from cleverscore.bounds.polish import distances
+from cleverscore.attacks.criterion import Criterion
+from cleverscore.attacks.presets import Effort
+from cleverscore.attacks.refine import nearest_of
 from cleverscore.errors import MissingExtraError
+from cleverscore.estimators.ascent.boundary_descent import descend
+from cleverscore.gradients import dual_norms
+from cleverscore.norms import dual_exponent
 
 # The eight of section 5.2, as shares of the box's width.
 EPSILONS = (0.01, 0.025, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0)
@@ -32,6 +34,9 @@ PAPER_CONSTANT = 0.01
 # The gradient of the cross-entropy holds p - 1 of the predicted class, which keeps its digits up to such margins.
 LARGEST_MARGIN = {torch.float64: 30.0, torch.float32: 10.0}
 ELASTIC_NET = 0.01  # EAD's weight of the l1 norm, as its authors have it
+# Where inputs have no box, an attack may go this many times as far as a linear model would have to.
+FIRST_ORDER_STEPS = 10.0
+RESTART_STEPS = 30  # gradients for a start beyond the boundary, where FMN found nothing
 
 
 def load_foolbox() -> ModuleType:
@@ -52,96 +57,104 @@ class _UnitBox(nn.Module):
     With a temperature, logits are divided by it, and have its precision.
     """
 
-    def __init__(self, goal: Goal, temperature: torch.Tensor | None = None) -> None:
+    def __init__(self, criterion: Criterion, temperature: torch.Tensor | None = None) -> None:
         super().__init__()
-        self.goal = goal
-        self.width = goal.high - goal.low
+        self.criterion = criterion
+        self.width = criterion.high - criterion.low
         self.temperature = temperature
 
     def units(self, x: torch.Tensor) -> torch.Tensor:
         """Inputs in units of the box; in float32 at least, since steps are small."""
-        u = ((x - self.goal.low) / self.width).clamp(0.0, 1.0)
+        u = ((x - self.criterion.low) / self.width).clamp(0.0, 1.0)
         return u if u.dtype == torch.float64 else u.float()
 
     def inputs(self, u: torch.Tensor) -> torch.Tensor:
         """Back to the classifier's units, never outside the box."""
-        x = (self.goal.low + self.width * u).to(self.goal.x.dtype)
-        return x.maximum(self.goal.low).minimum(self.goal.high)
+        x = (self.criterion.low + self.width * u).to(self.criterion.x.dtype)
+        return x.maximum(self.criterion.low).minimum(self.criterion.high)
 
     def forward(self, u: torch.Tensor) -> torch.Tensor:
         """Logits."""
-        logits = self.goal.classifier.logits((self.goal.low + self.width * u).to(self.goal.x.dtype))
+        logits = self.criterion.classifier.logits((self.criterion.low + self.width * u).to(self.criterion.x.dtype))
         return logits.to(u.dtype) if self.temperature is None else logits.to(self.temperature.dtype) / self.temperature
 
 
-def run(goal: Goal, name: str, *, p: float, effort: Effort, seed: int) -> torch.Tensor:
+def run(criterion: Criterion, name: str, *, p: float, effort: Effort, seed: int) -> torch.Tensor:
     """Candidates (n, *shape) of one attack on one batch; nothing is promised about them yet."""
     foolbox = load_foolbox()
-    devices = [goal.x.device] if goal.x.device.type == "cuda" else []
+    criterion = criterion if criterion.boxed else _in_reach(criterion, p)
+    devices = [criterion.x.device] if criterion.x.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         if name == "ifgsm":
-            method, temperature = _sign_steps(foolbox, effort), _temperature(goal)
-            runs = (_run(foolbox, goal, method, temperature=temperature, epsilon=e) for e in EPSILONS)
-            return _best_of(goal, runs, p=p)
-        if name in ("cw", "ead"):
-            return _run(foolbox, goal, _searching(foolbox, name, effort))
-        if name == "ddn":
+            method, temperature = _sign_steps(foolbox, effort), _temperature(criterion)
+            runs = (_run(foolbox, criterion, method, temperature=temperature, epsilon=e) for e in EPSILONS)
+        elif name in ("cw", "ead"):
+            return _run(foolbox, criterion, _searching(foolbox, name, effort))
+        elif name == "ddn":
             methods = [foolbox.attacks.DDNAttack(steps=effort.iterations, gamma=gamma) for gamma in effort.variants]
-            return _best_of(goal, (_run(foolbox, goal, method) for method in methods), p=p)
-        return _best_of(goal, (_fmn(foolbox, goal, p, effort.iterations, step) for step in effort.variants), p=p)
+            runs = (_run(foolbox, criterion, method) for method in methods)
+        else:
+            runs = (_fmn(foolbox, criterion, p, effort.iterations, step) for step in effort.variants)
+        return nearest_of(criterion, runs, p=p, chunk_size=len(criterion))
 
 
-def _temperature(goal: Goal) -> torch.Tensor:
+def _in_reach(criterion: Criterion, p: float) -> Criterion:
+    """A box for inputs that have none: a coordinate may move some times as far as suits a linear model.
+
+    The nearest lp point of a half-space moves its largest coordinate by margin * max|w|^(q-1) / ||w||_q^q.
+    """
+    margins, gradients = criterion.margins_and_gradients(criterion.x)
+    q, largest = dual_exponent(p), dual_norms(gradients, torch.inf)
+    norms = dual_norms(gradients, q)
+    shares = (1.0 if p == 1.0 else (largest / norms) ** (q - 1.0)) / norms
+    steps = (margins.abs() * shares).to(criterion.x.dtype)
+    sizes = 1.0 + criterion.x.flatten(1).abs().amax(1)
+    usable = torch.isfinite(steps) & (steps > 0.0)
+    reach = torch.where(usable, FIRST_ORDER_STEPS * steps, sizes).reshape(criterion.column)
+    return replace(criterion, low=criterion.x - reach, high=criterion.x + reach)
+
+
+def _temperature(criterion: Criterion) -> torch.Tensor:
     """A temperature for each input, (n, 1): 1 unless its logits are too far apart for the cross-entropy's gradient."""
-    precise = torch.float32 if goal.x.device.type == "mps" else torch.float64  # Apple's GPUs have no doubles
+    precise = torch.float32 if criterion.x.device.type == "mps" else torch.float64  # Apple's GPUs have no doubles
     with torch.no_grad():
-        best = goal.classifier.logits(goal.x).topk(2, dim=1).values.to(precise)
+        best = criterion.classifier.logits(criterion.x).topk(2, dim=1).values.to(precise)
     return ((best[:, :1] - best[:, 1:]) / LARGEST_MARGIN[precise]).clamp_min(1.0)
 
 
 def _run(
-    foolbox: Any, goal: Goal, method: Any, *, temperature: torch.Tensor | None = None, **arguments: Any
+    foolbox: Any, criterion: Criterion, method: Any, *, temperature: torch.Tensor | None = None, **arguments: Any
 ) -> torch.Tensor:
     """What one of foolbox's attacks returns, in the classifier's units; the input where it returns a black image."""
-    model = _UnitBox(goal, temperature).eval()
-    start = model.units(goal.x)
-    fmodel = foolbox.PyTorchModel(model, bounds=(0.0, 1.0), device=goal.x.device)
-    found = method.run(fmodel, start, _criterion(foolbox, goal), **arguments)
+    model = _UnitBox(criterion, temperature).eval()
+    start = model.units(criterion.x)
+    fmodel = foolbox.PyTorchModel(model, bounds=(0.0, 1.0), device=criterion.x.device)
+    found = method.run(fmodel, start, _criterion(foolbox, criterion), **arguments)
     nothing = (found == 0.0).flatten(1).all(1) & ~(start == 0.0).flatten(1).all(1)
-    return torch.where(nothing.reshape(goal.column), goal.x, model.inputs(found))
+    return torch.where(nothing.reshape(criterion.column), criterion.x, model.inputs(found))
 
 
-def _best_of(goal: Goal, runs: Iterable[torch.Tensor], *, p: float) -> torch.Tensor:
-    """Of several runs the nearest success of each input, the input itself where there is none."""
-    best = goal.x.clone()
-    smallest = torch.full((len(goal),), torch.inf, dtype=torch.float64, device=goal.x.device)
-    for points in runs:
-        good, _found = goal.reached(points, chunk_size=len(points))
-        sizes = distances(goal.x, points, p)
-        better = good & (sizes < smallest)
-        smallest = torch.where(better, sizes, smallest)
-        best = torch.where(better.reshape(goal.column), points, best)
-    return best
-
-
-def _fmn(foolbox: Any, goal: Goal, p: float, iterations: int, step: float) -> torch.Tensor:
+def _fmn(foolbox: Any, criterion: Criterion, p: float, iterations: int, step: float) -> torch.Tensor:
     """FMN, started again from the other side of the boundary where it found nothing."""
     attacks = foolbox.attacks
     kind = attacks.LInfFMNAttack if math.isinf(p) else attacks.L1FMNAttack if p == 1.0 else _projecting_fmn(attacks)
     method = kind(steps=iterations, max_stepsize=step)
-    points = _run(foolbox, goal, method)
-    good, _found = goal.reached(points, chunk_size=len(goal))
+    points = _run(foolbox, criterion, method)
+    good, _found = criterion.reached(points, chunk_size=len(criterion))
     if bool(good.all()):
         return points
     lost = (~good).nonzero()[:, 0]
-    beyond = walked(goal.rows(lost), p=p)
-    there, _found = goal.rows(lost).reached(beyond, chunk_size=len(lost))
+    rest = criterion.rows(lost)
+    _sizes, beyond = descend(
+        rest.margins_and_gradients, rest.x, rest.x, p=p, steps=RESTART_STEPS, low=rest.low, high=rest.high
+    )
+    there, _found = rest.reached(beyond, chunk_size=len(lost))
     if not bool(there.any()):
         return points
     lost, beyond = lost[there], beyond[there]
     points[lost] = beyond
-    rest = goal.rows(lost)
+    rest = criterion.rows(lost)
     from eagerpy.astensor import astensor  # foolbox takes its own tensors here
 
     with suppress(AssertionError):  # in the coordinates of the box a point may be on the wrong side by a rounding error
@@ -149,9 +162,9 @@ def _fmn(foolbox: Any, goal: Goal, p: float, iterations: int, step: float) -> to
     return points
 
 
-def _criterion(foolbox: Any, goal: Goal) -> Any:
-    kind = foolbox.criteria.TargetedMisclassification if goal.targeted else foolbox.Misclassification
-    return kind(goal.classes)
+def _criterion(foolbox: Any, criterion: Criterion) -> Any:
+    kind = foolbox.criteria.TargetedMisclassification if criterion.targeted else foolbox.Misclassification
+    return kind(criterion.classes)
 
 
 def _searching(foolbox: Any, name: str, effort: Effort) -> Any:

@@ -1,0 +1,1 @@
+"""Attacks: how far an input has to be moved at most, shown by an example."""

@@ -1,0 +1,108 @@
+"""best_attack(): the smallest distortion that any of several attacks finds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cleverscore.attacks.attack import ATTACKS, Attacked, AttackFunction, checked_effort, make_job, run_attack
+from cleverscore.attacks.refine import distances
+from cleverscore.classifier import Classifier
+from cleverscore.errors import SettingError
+from cleverscore.norms import parse_norm
+
+Array = npt.NDArray[np.float64]
+
+# What is tightest for its time, in every norm; what others add to it is measured by benchmarks/attacks.py.
+BEST: tuple[str, ...] = ("descent",)
+
+
+@dataclass(frozen=True)
+class BestAttack:
+    """The smallest distortion that any of several attacks found, input by input.
+
+    p               the norm in which they are compared.
+    attacks         what each attack found.
+    distortion      (n,), the smallest in norm p, infinite where all failed.
+    names           the attack that found it, "" where all failed.
+    adversarial     (n, *shape), its adversarial input, the input itself where all failed.
+    found           (n,), its class.
+    """
+
+    p: float
+    attacks: tuple[Attacked, ...]
+    distortion: Array
+    names: tuple[str, ...]
+    adversarial: torch.Tensor = field(repr=False)
+    found: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.distortion)
+
+    @property
+    def success(self) -> npt.NDArray[np.bool_]:
+        """Whether any attack succeeded."""
+        return np.isfinite(self.distortion)
+
+    @property
+    def seconds(self) -> float:
+        """Time of all attacks together."""
+        return sum(attacked.seconds for attacked in self.attacks)
+
+
+def best_attack(
+    classifier: Classifier,
+    images: Any,
+    names: str | AttackFunction | Sequence[str | AttackFunction] = "best",
+    *,
+    p: float | str = 2.0,
+    targets: Any = None,
+    preset: str = "default",
+    region: str | None = None,
+    seed: int = 0,
+    chunk_size: int | None = None,
+    workers: int | None = None,
+) -> BestAttack:
+    """Run several attacks and keep the smallest distortion in norm p, any p >= 1; other arguments as `attack` has them.
+
+    names       attacks, or "best": what is tightest for its time ("descent"); also functions of your own.
+    preset      "quick", "default", "long" or "paper".
+
+    >>> classifier = Classifier(torch.nn.Linear(4, 3), bounds=(-4.0, 4.0))
+    >>> best = best_attack(classifier, torch.rand(2, 4), p=1.5, preset="quick")
+    >>> best.success, best.names
+    (array([ True,  True]), ('descent', 'descent'))
+    """
+    norm = parse_norm(p)
+    if isinstance(names, str):
+        names = BEST if names == "best" else (names,)
+    elif callable(names):
+        names = (names,)
+    if not names:
+        raise SettingError(f"names={names!r}: name at least one of {', '.join(ATTACKS)}, or say 'best'")
+    efforts = {name: checked_effort(name, preset) for name in names}
+    job = make_job(
+        classifier, images, p=norm, targets=targets, region=region, seed=seed, chunk_size=chunk_size, workers=workers
+    )
+    attacks = tuple(run_attack(job, name, effort) for name, effort in efforts.items())
+    x = job.criterion.x
+    sizes = np.stack(
+        [np.where(each.success, distances(x, each.adversarial, norm).cpu().numpy(), math.inf) for each in attacks]
+    )
+    winners = sizes.argmin(0)
+    rows = range(len(x))
+    distortion = sizes[winners, list(rows)]
+    return BestAttack(
+        p=norm,
+        attacks=attacks,
+        distortion=distortion,
+        names=tuple(attacks[winners[i]].attack if np.isfinite(distortion[i]) else "" for i in rows),
+        adversarial=torch.stack([attacks[winners[i]].adversarial[i] for i in rows]),
+        found=np.array([attacks[winners[i]].found[i] for i in rows], dtype=np.int64),
+    )

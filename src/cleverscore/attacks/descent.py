@@ -1,0 +1,133 @@
+"""The attack "descent", this package's own: many short descents to the boundary, from the input and from points found.
+
+The region of a class is bounded by many pieces of surface, and a descent ends on one of them. So there are first
+descents from the input, towards any class and towards each of the likeliest ones, and then rounds of descents that
+begin at random distances from the nearest points found so far (iterated local search). Random numbers are shared by
+all inputs: what is found for an input does not depend on the others, unless no descent finds anything for it; only
+then other inputs serve as starts.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from cleverscore.attacks.criterion import ANY, Criterion
+from cleverscore.attacks.far_starts import far_starts
+from cleverscore.attacks.presets import Effort
+from cleverscore.estimators.ascent.boundary_descent import descend
+
+POOL = 3  # points that are kept for each input, and from which descents begin: one alone is a trap
+JUMPS = (0.1, 3.0)  # how far from them, in units of the nearest distance found; log-uniform
+SPARSE = 0.05  # share of coordinates that a jump moves for p = 1, where near points are sparse
+
+
+@torch.no_grad()
+def descent(
+    criterion: Criterion,
+    *,
+    p: float,
+    effort: Effort,
+    seed: int,
+    others: torch.Tensor,
+    chunk_size: int,
+    known: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The few nearest adversarial inputs found (POOL, n, *shape), nearest first; the input itself where there is none.
+
+    others      (m, *shape): inputs that may serve as starts where nothing else succeeds.
+    chunk_size  points per forward pass.
+    known       (n, *shape): adversarial inputs known already, the input itself where there is none.
+    """
+    search = _Search(criterion, p, chunk_size)
+    if known is not None:
+        search.keep(known[None])
+    rivals = _rivals(criterion, effort.searches)
+    search.descend(criterion.x.expand(len(rivals), *criterion.x.shape), effort.iterations, rivals)
+    lost = (~torch.isfinite(search.sizes[0])).nonzero()[:, 0]
+    if len(lost):
+        found = criterion.x.clone()
+        found[lost] = far_starts(criterion.rows(lost), others, p=p, seed=seed)
+        search.keep(found[None])
+    generator = torch.Generator().manual_seed(seed)
+    for starts, steps in effort.rounds:
+        search.descend(search.jumps(starts, generator), steps)
+    return search.points
+
+
+def _rivals(criterion: Criterion, count: int) -> torch.Tensor:
+    """Classes to descend towards, (m, n): any, then the likeliest others; a targeted criterion names its own."""
+    any_class = torch.full((1, len(criterion)), ANY, device=criterion.x.device)
+    if criterion.targeted:
+        return any_class
+    logits = criterion.classifier.logits(criterion.x)
+    ranked = logits.scatter(1, criterion.classes[:, None], -math.inf).argsort(1, descending=True)
+    return torch.cat([any_class, ranked[:, : min(count, logits.shape[1] - 1)].T])
+
+
+class _Search:
+    """The nearest points found so far for each of n inputs: sizes (POOL, n), nearest first, and points."""
+
+    def __init__(self, criterion: Criterion, p: float, chunk_size: int) -> None:
+        self.criterion, self.p, self.chunk_size = criterion, p, chunk_size
+        x = criterion.x
+        self.points = x.expand(POOL, *x.shape).clone()
+        self.sizes = torch.full((POOL, len(x)), math.inf, dtype=x.dtype, device=x.device)
+
+    def keep(self, points: torch.Tensor, sizes: torch.Tensor | None = None) -> None:
+        """Take points (m, n, *shape) into the pool; a point at the input itself stands for none."""
+        if sizes is None:
+            sizes = torch.linalg.vector_norm((points - self.criterion.x).flatten(2), self.p, dim=2)
+            sizes = torch.where(sizes > 0.0, sizes, math.inf)
+        sizes, points = torch.cat([self.sizes, sizes]), torch.cat([self.points, points])
+        order = sizes.argsort(dim=0, stable=True)[:POOL]
+        self.sizes = sizes.gather(0, order)
+        self.points = points[order, torch.arange(points.shape[1], device=points.device)]
+
+    def descend(self, starts: torch.Tensor, steps: int, rivals: torch.Tensor | None = None) -> None:
+        """Descend from starts (m, n, *shape) and keep what is near."""
+        m, n = starts.shape[:2]
+        every = self.criterion.rows(torch.arange(n, device=starts.device).repeat(m))
+        aims = None if rivals is None else rivals.reshape(-1)
+
+        def margins_and_gradients(points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            parts = [
+                every.rows(rows).smooth_margins_and_gradients(points[rows], None if aims is None else aims[rows])
+                for rows in (slice(i, i + self.chunk_size) for i in range(0, len(points), self.chunk_size))
+            ]
+            return torch.cat([margins for margins, _ in parts]), torch.cat([gradients for _, gradients in parts])
+
+        low, high = (every.low, every.high) if every.boxed else (None, None)
+        sizes, points = descend(
+            margins_and_gradients, every.x, starts.flatten(0, 1), p=self.p, steps=steps, low=low, high=high
+        )
+        self.keep(points.view(starts.shape), sizes.view(m, n))
+
+    def jumps(self, count: int, generator: torch.Generator) -> torch.Tensor:
+        """Starts (count, n, *shape) at random distances from points of the pool."""
+        x = self.criterion.x
+        dim = x[0].numel()
+        noise = torch.randn(count, dim, generator=generator)
+        if math.isinf(self.p):
+            noise = noise.sign()
+        elif self.p == 1.0:
+            noise *= torch.rand(count, dim, generator=generator) < max(SPARSE, 1.0 / dim)
+        noise /= torch.linalg.vector_norm(noise, self.p, dim=1, keepdim=True).clamp_min(1e-12)
+        shortest, longest = JUMPS
+        lengths = shortest * (longest / shortest) ** torch.rand(count, generator=generator)
+        places = torch.randint(POOL, (count,), generator=generator).tolist()
+        scale = torch.where(torch.isfinite(self.sizes[0]), self.sizes[0], self._typical_size())
+        offsets = (lengths[:, None] * noise).to(x).view(count, 1, *x.shape[1:]) * scale.reshape(self.criterion.column)
+        centers = torch.where(
+            torch.isfinite(self.sizes[places]).reshape(count, *self.criterion.column),
+            self.points[places],
+            self.points[0],
+        )
+        return self.criterion.inside(centers + offsets)
+
+    def _typical_size(self) -> torch.Tensor:
+        """A length for inputs without any point: the mean of the others, or the input's own size."""
+        found = self.sizes[0][torch.isfinite(self.sizes[0])]
+        own = torch.linalg.vector_norm(self.criterion.x.flatten(1), self.p, dim=1).clamp_min(1.0)
+        return found.mean().expand_as(own) if len(found) else own

@@ -1,0 +1,52 @@
+"""Points of other classes for inputs around which no gradient leads to one: other inputs, plain images and noise."""
+
+from __future__ import annotations
+
+import torch
+
+from cleverscore.attacks.criterion import Criterion
+from cleverscore.attacks.refine import bisected, distances
+
+PLAIN = 5  # images of one value, from the lowest to the highest
+NOISY = 16  # images of uniform noise, and as many of random lowest and highest values
+NEIGHBOURS = 64  # other inputs, the nearest first
+
+
+@torch.no_grad()
+def far_starts(criterion: Criterion, others: torch.Tensor, *, p: float, seed: int) -> torch.Tensor:
+    """The nearest of many candidates after bisection, (n, *shape); the input itself where all have the wrong class.
+
+    others      (m, *shape): the other inputs of the batch.
+    """
+    best = criterion.x.clone()
+    for row in range(len(criterion)):
+        one = criterion.rows(slice(row, row + 1))
+        candidates = _candidates(one, others, p, seed)
+        many = criterion.rows(torch.full((len(candidates),), row, device=best.device))
+        good = many.margins(candidates) < 0.0
+        if bool(good.any()):
+            near = bisected(many.rows(good), candidates[good])
+            best[row] = near[distances(one.x, near, p).argmin()]
+    return best
+
+
+def _candidates(one: Criterion, others: torch.Tensor, p: float, seed: int) -> torch.Tensor:
+    """Candidates (m, *shape) for one input; without a box its sides are the smallest and the largest value of all."""
+    x = one.x[0]
+    low, high = (one.low, one.high) if one.boxed else (others.amin(), others.amax())
+    low, high = low.expand_as(one.x)[0], high.expand_as(one.x)[0]
+    noise = torch.rand(NOISY, *x.shape, generator=torch.Generator().manual_seed(seed)).to(x)
+    plain = torch.linspace(0.0, 1.0, PLAIN).to(x).reshape(-1, *[1] * x.ndim)
+    nearest = distances(one.x, others, p).argsort()[:NEIGHBOURS]
+    negative = low + high - x
+    return one.inside(
+        torch.cat(
+            [
+                negative[None],
+                low + plain * (high - low),
+                low + noise * (high - low),
+                torch.where(noise < 0.5, low, high),
+                others[nearest],
+            ]
+        )
+    )
