@@ -53,7 +53,6 @@ bench: $(DEV)  ## measure accuracy and speed side by side with peers (about an h
 	$(BIN)/python -m benchmarks.tails --networks
 	$(BIN)/python -m benchmarks.speed
 	$(BIN)/python -m benchmarks.racing
-	$(BIN)/python -m benchmarks.sharp
 	$(if $(wildcard $(DATA)/mobilenet_v1.onnx),$(BIN)/python -m benchmarks.many_classes --data $(DATA))
 	$(BIN)/python -m benchmarks.attacks
 	$(BIN)/python -m benchmarks.certificates

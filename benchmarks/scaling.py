@@ -26,6 +26,7 @@ import torch
 import cleverscore as cs
 from benchmarks.networks import NETWORKS
 from cleverscore.cost import duration, estimate_for
+from cleverscore.estimators.ascent.profile_search import most_gradients
 from cleverscore.gathering import gather
 from cleverscore.run.local import InProcess, Processes
 from cleverscore.run.rows import Part
@@ -34,7 +35,6 @@ from cleverscore.run.store import Store
 from cleverscore.run.study import Study, StudyConfig
 from cleverscore.score import Evidence
 from cleverscore.settings import Settings
-from cleverscore.sharp import most_gradients
 from cleverscore.subjects import Subject, prepare
 
 IMAGES, TARGETS, NORMS = 50_000, 3, 2

@@ -313,13 +313,13 @@ def test_a_sharp_run_shows_its_radial_profiles(browser: Browser, tmp_path: Path)
     assert cleverscore(*command, "--out", run).returncode == 0
     browser.open(page(run).as_uri())
     words = page(run).read_text()
-    assert "The score rests on a reverse Weibull law" not in words and "every ascent settled" in words
+    assert "The score rests on a reverse Weibull law" not in words and "every search settled" in words
     offered = browser.run("[...document.forms.filters.sort.options].filter(o => !o.disabled).map(o => o.value)")
     assert offered == ["score", "input", "predicted", "target", "margin"]
     assert browser.run("document.querySelector('th button[data-sort=width]')") is None
     browser.run("document.querySelector('.open').click()")
     labels = browser.run("[...document.querySelectorAll('#detail svg')].map(e => e.getAttribute('aria-label'))")
-    assert "Largest gradient norm found within each radius" in labels[0] and browser.troubles() == []
+    assert "Steepest fall of the margin found across each shell" in labels[0] and browser.troubles() == []
 
 
 def test_thumbnails() -> None:

@@ -88,12 +88,17 @@ def _columns(
     def of_fit(name: str) -> npt.NDArray[np.float32]:
         return numbers([math.nan if head is None else float(getattr(head.fit, name)) for head in norm.heads])
 
+    def interval(name: str) -> npt.NDArray[np.float32]:
+        # The page calls these a 95% interval, which the low end of a search is not.
+        searched = [getattr(head, "profile", None) is not None for head in norm.heads]
+        return numbers(np.where(searched, math.nan, norm.column(name)))
+
     flags = norm.flags()
     bits = sum((marked.astype(np.int32) << bit for bit, marked in enumerate(flags.values())), np.int32(0))
     columns: Arrays = {
         "score": numbers(norm.column("value")),
-        "low": numbers(norm.column("low")),
-        "high": numbers(norm.column("high")),
+        "low": interval("low"),
+        "high": interval("high"),
         "margin": numbers(norm.column("margin")),
         "ks": numbers(norm.column("ks_pvalue")),
         "location": numbers(norm.column("lipschitz")),

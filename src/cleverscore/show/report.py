@@ -59,19 +59,19 @@ HOW_TO_READ = (
     ),
 )
 # What takes the place of intervals and fits where nothing is sampled.
-HOW_TO_READ_ASCENT = (
-    "Ascent",
-    "The score rests on the largest gradient norms that climbs found at every distance up to the score, and on the "
-    "margin that they can use up on the way. No law is fitted and there is no sampling error, hence no interval, no "
-    "Q-Q plot and no K-S p. A climb can miss the steepest place; then the score is too large. An ascent that is not "
-    "settled was still finding more when it ended.",
+HOW_TO_READ_SEARCH = (
+    "Search",
+    "The score is the distance at which the largest falls of the margin across shells around the input, found by "
+    "search, add up to the margin. No law is fitted and there is no sampling error, hence no interval, no Q-Q plot and "
+    "no K-S p. A search can miss the largest fall; then the score is too large. In a search that is not settled the "
+    "starts disagree.",
 )
 
 
 def _how_to_read(method: str) -> tuple[tuple[str, str], ...]:
     if method != "sharp":
         return HOW_TO_READ
-    return (*(part for part in HOW_TO_READ if part[0] not in ("Interval", "Fit and K-S p")), HOW_TO_READ_ASCENT)
+    return (*(part for part in HOW_TO_READ if part[0] not in ("Interval", "Fit and K-S p")), HOW_TO_READ_SEARCH)
 
 
 def report_page(store: Store, *, live: str | None = None) -> str:
@@ -162,7 +162,7 @@ def _remarks(notes: Iterable[Remark], found: Findings) -> str:
         )
         title = escape(f"{note.title} ({where})" if where else note.title)
         parts.append(f'<details class="remark"><summary>{title}</summary><p>{escape(note.text)}</p>{buttons}</details>')
-    well = "every ascent settled" if found.config.method == "sharp" else "every fit ended well"
+    well = "every search settled" if found.config.method == "sharp" else "every fit ended well"
     return "".join(parts) or f'<p class="note">Nothing stood out: {well} and no score was cut.</p>'
 
 
