@@ -16,7 +16,7 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from torch import nn
 
 import cleverscore as cs
 from cleverscore import truth
-from cleverscore.settings import METHODS
 from cleverscore.zoo import mnist
 
 UNITS = 16
@@ -157,10 +156,11 @@ def sharp(classifier: cs.Classifier, x: torch.Tensor, p: float, radius: float, t
     return Estimate(score.value, score.upper, score.gradients, time.perf_counter() - began)
 
 
-def methods() -> dict[str, Callable[..., Estimate]]:
-    """Those that this version of the package has."""
-    known = {"paper": sampled("paper"), "released-code": sampled("released-code"), "sharp": sharp}
-    return {name: known[name] for name in known if name in METHODS}
+METHODS: dict[str, Callable[..., Estimate]] = {
+    "paper": sampled("paper"),
+    "released-code": sampled("released-code"),
+    "sharp": sharp,
+}
 
 
 def cases_of(classifier: cs.Classifier, data: Data, count: int) -> list[Case]:
@@ -172,7 +172,9 @@ def cases_of(classifier: cs.Classifier, data: Data, count: int) -> list[Case]:
     return [(classifier, one, int(target)) for one, target in zip(chosen, runner_up, strict=True)]
 
 
-def measure(name: str, cases: list[Case], p: float, size: Size) -> tuple[list[dict[str, Any]], str]:
+def measure(
+    name: str, cases: list[Case], p: float, size: Size, methods: Sequence[str] = tuple(METHODS)
+) -> list[dict[str, Any]]:
     """One row per method: the truth of every input first, then every method on it."""
     distances = [
         truth.exact_minimum_distortion(classifier, x, p=p, targets=[[target]], seconds=size.seconds)
@@ -182,11 +184,10 @@ def measure(name: str, cases: list[Case], p: float, size: Size) -> tuple[list[di
     ]
     proved = sum(found.closed for found in distances)
     seconds = sum(found.seconds for found in distances) / len(cases)
-    note = f"{name} l{p:g}: {proved} distortions of {len(cases)} proved, {seconds:.1f} s per input"
     rows = []
-    for method, estimate in methods().items():
+    for method in methods:
         said = [
-            estimate(classifier, x, p, REACH * found.value, target, size)
+            METHODS[method](classifier, x, p, REACH * found.value, target, size)
             for (classifier, x, target), found in zip(cases, distances, strict=True)
         ]
         ratio = np.array([e.score / found.value for e, found in zip(said, distances, strict=True)])
@@ -211,15 +212,15 @@ def measure(name: str, cases: list[Case], p: float, size: Size) -> tuple[list[di
             f"{rows[-1]['gradients']:.0f} gradients, {rows[-1]['seconds']:.2f} s",
             flush=True,
         )
-    return rows, note
+    return rows
 
 
-def markdown(rows: list[dict[str, Any]], notes: list[str], size: Size, source: str) -> str:
+def markdown(rows: list[dict[str, Any]], size: Size, seed: int, source: str) -> str:
     """The table, and what stands behind it."""
     lines = [
         "<!-- written by: python -m benchmarks.truth -->",
         f"Measured on {platform.machine()} with torch {torch.__version__}; {size.images} inputs on each of "
-        f"{size.networks} networks of a kind, target the runner-up; sampling methods draw {size.blocks} x "
+        f"{size.networks} networks of a kind (seeds {seed} to {seed + size.networks - 1}), target the runner-up; sampling methods draw {size.blocks} x "
         f"{size.block_size} points; digits are {source}. CE: trained with cross-entropy, SE: with squared error.",
         "",
         "All inputs together:",
@@ -238,8 +239,19 @@ def markdown(rows: list[dict[str, Any]], notes: list[str], size: Size, source: s
             f"| {row['network']} | {row['norm']} | {row['radius']:.2g} | {row['method']} | {three(row['score_ratio'])} "
             f"| {upper} | {row['gradients']:,.0f} | {row['seconds']:.2f} |"
         )
-    lines += ["", "Truth of the ReLU networks, and its time:", "", *(f"- {note}" for note in notes if "ReLU" in note)]
+    lines += ["", "Truth of the ReLU networks, and its time:", "", *proofs(rows)]
     return "\n".join(lines) + "\n"
+
+
+def proofs(rows: list[dict[str, Any]]) -> list[str]:
+    """How many distortions were proved, and what that took, per network and norm."""
+    notes = {
+        f"- {row['network']} l{row['norm']}": f"{row['proved']} distortions of {row['inputs']} proved, "
+        f"{row['truth_seconds']:.1f} s per input"
+        for row in rows
+        if "ReLU" in row["network"]
+    }
+    return [f"{name}: {words}" for name, words in notes.items()]
 
 
 def totals(rows: list[dict[str, Any]]) -> list[str]:
@@ -263,12 +275,29 @@ def three(ratios: Any) -> str:
     return f"{np.min(ratios):.3f}, {np.median(ratios):.3f}, {np.max(ratios):.3f}"
 
 
+def with_earlier(rows: list[dict[str, Any]], record: dict[str, Any], file: Path) -> list[dict[str, Any]]:
+    """The rows, and those of other methods that an earlier run measured on the same networks and inputs."""
+    earlier = json.loads(file.read_text()) if file.exists() else {}
+    if any(earlier.get(name) != value for name, value in record.items()):
+        return rows
+    known = {(row["network"], row["norm"], row["method"]): row for row in [*earlier["rows"], *rows]}
+    places = dict.fromkeys((row["network"], row["norm"]) for row in rows)
+    return [known[*place, method] for place in places for method in METHODS if (*place, method) in known]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few inputs and blocks; nothing is written")
     parser.add_argument("--out", type=Path, default=Path("docs"))
     parser.add_argument("--mnist", type=Path, default=None, help="folder of MNIST's four idx files")
     parser.add_argument("--dims", type=int, nargs="*", default=DIMS, choices=DIMS)
+    parser.add_argument(
+        "--methods",
+        nargs="*",
+        default=tuple(METHODS),
+        choices=tuple(METHODS),
+        help="measure these; rows of others are kept where they are of the same networks and inputs",
+    )
     parser.add_argument(
         "--seed",
         type=int,
@@ -279,7 +308,7 @@ def main() -> None:
     torch.set_num_threads(1)  # the networks are too small for more
     size = QUICK if arguments.quick else FULL
     sources = {2: arcs, 10: clusters, 64: digits(arguments.mnist, 8), 784: digits(arguments.mnist, 28)}
-    rows, notes = [], []
+    rows: list[dict[str, Any]] = []
     for dim in arguments.dims:
         for kind, activation, loss in KINDS:
             cases = []
@@ -287,14 +316,15 @@ def main() -> None:
                 data = sources[dim](4096, torch.Generator().manual_seed(seed))
                 cases += cases_of(trained(data, activation, loss, seed), data, size.images)
             for p in NORMS:
-                more, note = measure(f"{dim}-{UNITS}-{UNITS} {kind}", cases, p, size)
-                rows += more
-                notes.append(note)
+                rows += measure(f"{dim}-{UNITS}-{UNITS} {kind}", cases, p, size, arguments.methods)
     source = "MNIST's training images" if arguments.mnist else "the 200 shipped images"
-    text = markdown(rows, notes, size, source)
+    record = {"size": asdict(size), "seed": arguments.seed, "digits": source}
+    if not arguments.quick:
+        rows = with_earlier(rows, record, arguments.out / "_truth_benchmark.json")
+    text = markdown(rows, size, arguments.seed, source)
     print(text)
     if not arguments.quick:
-        record = {"size": asdict(size), "seed": arguments.seed, "digits": source, "rows": rows}
+        record["rows"] = rows
         (arguments.out / "_truth_benchmark.md").write_text(text)
         (arguments.out / "_truth_benchmark.json").write_text(json.dumps(record, indent=1) + "\n")
 

@@ -17,7 +17,7 @@ from torch import nn
 import cleverscore as cs
 from cleverscore.attacks import attack as attacks_module
 from cleverscore.attacks.attack import ATTACKS
-from cleverscore.attacks.criterion import make_criterion
+from cleverscore.attacks.criterion import ANY, make_criterion
 from cleverscore.attacks.foolbox_adapter import EPSILONS, load_foolbox
 from cleverscore.attacks.refine import distances, refined
 from cleverscore.estimators.ascent.half_space import nearest_in_half_space
@@ -282,7 +282,7 @@ def test_chunks_cover_all_inputs(relu: cs.Classifier) -> None:
 def test_a_lie_is_a_failure(relu: cs.Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
     """An attack that returns points of the same class, or none at all, has not succeeded."""
     x = inputs(3)
-    monkeypatch.setattr(attacks_module, "run", lambda goal, *args, **kwargs: goal.x + 1e-7)
+    monkeypatch.setattr(attacks_module, "run", lambda criterion, *args, **kwargs: criterion.x + 1e-7)
     for preset in ("paper", "default"):
         attacked = cs.attack(relu, x, "cw", preset=preset)
         assert not attacked.success.any()
@@ -338,7 +338,7 @@ def test_without_gradients_there_is_no_nan(relu: cs.Classifier, name: str) -> No
 
 
 def test_nan_is_no_success(relu: cs.Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attacks_module, "run", lambda goal, *args, **kwargs: goal.x * math.nan)
+    monkeypatch.setattr(attacks_module, "run", lambda criterion, *args, **kwargs: criterion.x * math.nan)
     attacked = cs.attack(relu, inputs(6), "cw")
     assert not attacked.success.any()
     assert torch.equal(attacked.adversarial, inputs(6))
@@ -408,6 +408,108 @@ def _feasible_sizes(slope: np.ndarray, centre: np.ndarray, margin: float, p: flo
         if margin + slope @ move <= 0:
             sizes.append(float(np.linalg.norm(move, p)))
     return sizes
+
+
+def test_margins_and_their_gradients(relu: cs.Classifier) -> None:
+    """Against autograd of the margins, and of the same with T log sum exp(f / T) for the maximum, T the margin."""
+    x = inputs(6)
+    for targets in (None, relu(x).argmin(1).tolist()):
+        criterion = make_criterion(relu, x, targets=targets, box=None, seed=0)
+        points = x.clone().requires_grad_(True)
+        expected = criterion.margins(points)
+        (slopes,) = torch.autograd.grad(expected.sum(), points)
+        for sharpness in (math.inf, 1e4):
+            margins, gradients = criterion.smooth_margins_and_gradients(x, sharpness=sharpness)
+            torch.testing.assert_close(margins, expected.detach())
+            torch.testing.assert_close(gradients, slopes)
+        logits = relu.logits(points)
+        others = logits.scatter(1, criterion.classes[:, None], -math.inf)
+        own = logits.gather(1, criterion.classes[:, None])[:, 0]
+        smooth = margins * torch.logsumexp(others / margins[:, None], 1)
+        (slopes,) = torch.autograd.grad((smooth - own if criterion.targeted else own - smooth).sum(), points)
+        _margins, gradients = criterion.smooth_margins_and_gradients(x)
+        torch.testing.assert_close(gradients, slopes, rtol=1e-3, atol=1e-4)
+
+
+def test_margins_towards_one_class(relu: cs.Classifier) -> None:
+    x, rows = inputs(6), torch.arange(6)
+    logits = relu(x)
+    rivals = logits.argmin(1)
+    criterion = make_criterion(relu, x, targets=None, box=None, seed=0)
+    margins, gradients = criterion.smooth_margins_and_gradients(x, torch.where(rows == 0, ANY, rivals))
+    torch.testing.assert_close(margins[1:], (logits.amax(1) - logits[rows, rivals])[1:], rtol=1e-5, atol=1e-4)
+    assert margins[0] < logits[0].amax() - logits[0].amin()
+    points = x.clone().requires_grad_(True)
+    values = relu.logits(points)
+    (slopes,) = torch.autograd.grad((values[rows, logits.argmax(1)] - values[rows, rivals]).sum(), points)
+    torch.testing.assert_close(gradients[1:], slopes[1:])
+
+
+@pytest.mark.parametrize("name", ["descent", "fmn", "ifgsm"])
+@pytest.mark.parametrize("p", NORMS)
+def test_the_ball_is_never_worse_than_the_box(relu: cs.Classifier, name: str, p: float) -> None:
+    x = inputs(12)
+    box = cs.best_attack(relu, x, name, p=p, preset="quick", region="box")
+    ball = cs.best_attack(relu, x, name, p=p, preset="quick", region="ball")
+    default = cs.best_attack(relu, x, name, p=p, preset="quick")
+    np.testing.assert_array_equal(default.distortion, box.distortion)
+    assert (ball.distortion <= box.distortion).all()
+    assert ((box.adversarial >= 0.0) & (box.adversarial <= 1.0)).all()
+    if name == "descent":
+        assert ((ball.adversarial < 0.0) | (ball.adversarial > 1.0)).any()
+        free = cs.Classifier(relu.module)
+        anywhere = cs.best_attack(free, x, name, p=p, preset="quick")
+        assert np.median(anywhere.distortion / ball.distortion) == pytest.approx(1.0, abs=0.01)
+        with pytest.raises(cs.CleverError, match="needs the bounds"):
+            cs.best_attack(free, x, name, p=p, region="box")
+
+
+class Step(nn.Module):
+    """Two classes that differ only beyond a far step of the mean: no gradient leads there."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        up = torch.relu(20.0 * (x.flatten(1).mean(1) - 0.8))
+        return torch.stack([torch.ones_like(up), up], 1)
+
+
+@pytest.mark.parametrize("p", NORMS)
+def test_flat_inputs_are_attacked_from_afar(p: float) -> None:
+    """Class 1 begins where the mean is 0.85; an input with mean m is (0.85 - m) * (16, 4, 1) away in l1, l2, linf."""
+    classifier = cs.Classifier(Step(), bounds=(0.0, 1.0))
+    x = 0.2 + 0.2 * torch.rand(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    best = cs.best_attack(classifier, x, p=p)
+    assert best.success.all()
+    exact = (0.85 - x.flatten(1).mean(1)).numpy() * 16 ** (1.0 / p)
+    np.testing.assert_allclose(best.distortion, exact, rtol=0.1 if math.isinf(p) else 0.01)
+    far = cs.best_attack(classifier, torch.cat([x, torch.full((1, 1, 4, 4), 0.9)]), p=p, targets=[1] * 5 + [0])
+    assert far.success.all()
+
+
+def test_an_input_is_attacked_alike_in_every_batch(relu: cs.Classifier) -> None:
+    x = inputs(7)
+    for p in NORMS:
+        together = cs.best_attack(relu, x, p=p, workers=2)
+        alone = [cs.best_attack(relu, x[i : i + 1], p=p, workers=1).distortion[0] for i in range(7)]
+        np.testing.assert_allclose(together.distortion, alone, rtol=1e-3)
+
+
+def test_longer_presets_are_nearer() -> None:
+    """On a saturated network, which hides near boundaries; each preset has room above the next."""
+    torch.manual_seed(4)
+    x = torch.rand(400, 12)
+    y = torch.nn.functional.one_hot((x[:, :3].sum(1) * 2).long() % 3, 3).float()
+    model = nn.Sequential(nn.Linear(12, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 3))
+    optimiser = torch.optim.Adam(model.parameters(), 5e-3)
+    for _ in range(500):
+        optimiser.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimiser.step()
+    classifier = cs.Classifier(model.eval(), bounds=(0.0, 1.0))
+    quick, default, long = (cs.best_attack(classifier, x[:40], p=2, preset=k) for k in ("quick", "default", "long"))
+    assert quick.success.all()
+    assert default.distortion.mean() <= 1.001 * quick.distortion.mean()
+    assert long.distortion.mean() <= 1.001 * default.distortion.mean()
+    assert np.median(default.distortion / long.distortion) < 1.005
 
 
 def test_misclassified_inputs_leave_the_predicted_class(relu: cs.Classifier) -> None:

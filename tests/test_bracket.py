@@ -151,7 +151,11 @@ def test_mistakes_are_sentences(scored: cs.Scores) -> None:
     ):
         with pytest.raises(cs.CleverError, match=words):
             cs.bracket(*arguments)
-    for attacks, words in ((["magic"], "choose one of cw"), (["cw:slow"], "with a preset"), ("cw", "list of names")):
+    for attacks, words in (
+        (["magic"], "choose one of descent, cw"),
+        (["cw:slow"], "with a preset"),
+        ("cw", "list of names"),
+    ):
         with pytest.raises(cs.CleverError, match=words):
             cs.bracket(classifier, x, scored, attacks=attacks)
     with pytest.raises(cs.CleverError, match="transform"):
@@ -262,7 +266,7 @@ def test_masking_is_said_on_stderr_after_the_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
-        (["--attack", "magic"], "choose one of cw"),
+        (["--attack", "magic"], "choose one of descent, cw"),
         (["--attack", "cw:magic"], "paper"),
         (["--certify", "magic"], "crown"),
     ],

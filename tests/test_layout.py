@@ -69,7 +69,6 @@ ORDER = [
         "gradients",
         "chunks",
         "projections",
-        "estimators",
     ),
     *(
         "thin",
@@ -78,6 +77,7 @@ ORDER = [
         "screening",
         "maxima",
         "budget",
+        "estimators",
         "summaries",
         "score",
         "racing",

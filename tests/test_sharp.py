@@ -49,10 +49,10 @@ def test_tables_have_the_bracket_of_every_row(scores: cs.Scores) -> None:
     frame = scores.to_frame()
     assert list(frame.columns) == COLUMNS
     assert set(frame.method) == {"sharp"} and set(frame.blocks) == {0} and frame.ks_pvalue.isna().all()
-    assert (frame.score <= frame.upper).all() and frame.score_high.tolist() == frame.score.tolist()
+    assert (frame.score <= frame.crossing).all() and frame.score_high.tolist() == frame.score.tolist()
     assert scores.upper.tolist() == [score.upper for score in scores] and np.isfinite(scores.upper).all()
     text = str(scores)
-    assert "at least" in text and "upper" in text and "95%" not in text
+    assert "at least" in text and "crossing" in text and "95%" not in text
     sampled = cs.clever(network(), images(1), blocks=12, block_size=8)
     assert np.isnan(sampled.upper).all() and sampled.to_frame().upper.isna().all()
 
@@ -98,19 +98,19 @@ def test_a_run_is_kept_shown_exported_and_resumed(tmp_path: Path) -> None:
     command = [*COMMAND, "--targets", "runner_up", "--limit", 2, "--out", run]
     done = cleverscore(*command)
     assert done.returncode == 0, done.stderr
-    assert "search" in done.stdout and "upper" in done.stdout
+    assert "search" in done.stdout and "crossing" in done.stdout
     shown = cleverscore("show", run)
     assert shown.stdout == done.stdout and "method sharp" in shown.stderr and "blocks" not in shown.stderr
     table = rows(run)
     assert list(table.columns) == COLUMNS and len(table) == 4 and set(table.method) == {"sharp"}
-    assert (table.score_low <= table.score).all() and (table.score <= table.upper).all()
+    assert (table.score_low <= table.score).all() and (table.score <= table.crossing).all()
     assert (table.gradients < 512_000 / 20).all()
     parsed = json.loads(
         cleverscore("export", run, "--format", "json").stdout,
         parse_constant=lambda word: pytest.fail(f"{word} is not JSON"),
     )
     assert all(row["ks_pvalue"] is None for row in parsed["rows"])
-    assert [row["upper"] for row in parsed["rows"]] == pytest.approx(table.upper.tolist())
+    assert [row["upper"] for row in parsed["rows"]] == pytest.approx(table.crossing.tolist())
     out = run / "rows.parquet"
     assert cleverscore("export", run, "--format", "parquet", "--out", out).returncode == 0
     assert pd.read_parquet(out).score.tolist() == pytest.approx(table.score.tolist())

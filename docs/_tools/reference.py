@@ -30,7 +30,6 @@ SECTIONS = (
     ("cs.transforms", "cleverscore.transforms", ("bit_depth", "jpeg"), "See [the bracket](bracket.md)."),
     ("cs.interop", "cleverscore.show.interop", None, "See [other people's tools](interop.md)."),
     ("cleverscore.truth", "cleverscore.truth", None, "See [the truth](truth.md)."),
-    ("cleverscore.ascent", "cleverscore.ascent", ("Ascent", "largest_gradient_norms"), "See [sharp](sharp.md)."),
     ("cleverscore.errors", "cleverscore.errors", "own", "Every error that a user can cause, and the warning."),
     ("cleverscore.balls", "cleverscore.balls", ("Draw", "ReleasedCodeBall"), "For [laws of your own](extend.md)."),
     ("cleverscore.attacks.attack", "cleverscore.attacks.attack", ("AttackFunction",), ""),

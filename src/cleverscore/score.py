@@ -40,7 +40,7 @@ COLUMNS = [
     "score",
     "score_low",
     "score_high",
-    "upper",
+    "crossing",
     "capped",
     "lipschitz",
     "location",

@@ -65,7 +65,7 @@ def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
         "norm",
         "margin",
         "score",
-        *(["at least", "upper", "gradients", "search"] if sharp else ["95% interval", "K-S p", "fit"]),
+        *(["at least", "crossing", "gradients", "search"] if sharp else ["95% interval", "K-S p", "fit"]),
         *(["gradients"] if stops and not sharp else []),
         *(["stopped"] if stops else []),
     ]

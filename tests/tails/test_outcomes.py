@@ -64,7 +64,7 @@ def test_no_end_reports_the_penalised_value() -> None:
 
 def test_every_outcome_is_tested_and_has_one_sentence_of_advice() -> None:
     # No fits of ours: tests/test_sharp.py, tests/test_extend.py.
-    others = {FitOutcome.ASCENDED, FitOutcome.NO_DIRECTION, FitOutcome.UNSETTLED, FitOutcome.OWN_MODEL}
+    others = {FitOutcome.ASCENDED, FitOutcome.UNSETTLED, FitOutcome.OWN_MODEL}
     assert {outcome for _, outcome in CASES.values()} == set(FitOutcome) - others
     for outcome in FitOutcome:
         assert outcome.advice.endswith(".")
