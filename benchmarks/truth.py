@@ -220,7 +220,8 @@ def markdown(rows: list[dict[str, Any]], size: Size, seed: int, source: str) -> 
     lines = [
         "<!-- written by: python -m benchmarks.truth -->",
         f"Measured on {platform.machine()} with torch {torch.__version__}; {size.images} inputs on each of "
-        f"{size.networks} networks of a kind (seeds {seed} to {seed + size.networks - 1}), target the runner-up; sampling methods draw {size.blocks} x "
+        f"{size.networks} networks of a kind (seeds {seed} to {seed + size.networks - 1}), "
+        f"target the runner-up; sampling methods draw {size.blocks} x "
         f"{size.block_size} points; digits are {source}. CE: trained with cross-entropy, SE: with squared error.",
         "",
         "All inputs together:",
@@ -282,7 +283,7 @@ def with_earlier(rows: list[dict[str, Any]], record: dict[str, Any], file: Path)
         return rows
     known = {(row["network"], row["norm"], row["method"]): row for row in [*earlier["rows"], *rows]}
     places = dict.fromkeys((row["network"], row["norm"]) for row in rows)
-    return [known[*place, method] for place in places for method in METHODS if (*place, method) in known]
+    return [known[(*place, method)] for place in places for method in METHODS if (*place, method) in known]
 
 
 def main() -> None:
