@@ -54,7 +54,7 @@ def test_tables_have_the_bracket_of_every_row(scores: cs.Scores) -> None:
     text = str(scores)
     assert "at least" in text and "crossing" in text and "95%" not in text
     sampled = cs.clever(network(), images(1), blocks=12, block_size=8)
-    assert np.isnan(sampled.upper).all() and sampled.to_frame().upper.isna().all()
+    assert np.isnan(sampled.upper).all() and sampled.to_frame().crossing.isna().all()
 
 
 def test_plots_show_the_profile_and_refuse_a_tail(scores: cs.Scores) -> None:
@@ -110,7 +110,7 @@ def test_a_run_is_kept_shown_exported_and_resumed(tmp_path: Path) -> None:
         parse_constant=lambda word: pytest.fail(f"{word} is not JSON"),
     )
     assert all(row["ks_pvalue"] is None for row in parsed["rows"])
-    assert [row["upper"] for row in parsed["rows"]] == pytest.approx(table.crossing.tolist())
+    assert [row["crossing"] for row in parsed["rows"]] == pytest.approx(table.crossing.tolist())
     out = run / "rows.parquet"
     assert cleverscore("export", run, "--format", "parquet", "--out", out).returncode == 0
     assert pd.read_parquet(out).score.tolist() == pytest.approx(table.score.tolist())
