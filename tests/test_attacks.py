@@ -445,7 +445,7 @@ def test_margins_towards_one_class(relu: cs.Classifier) -> None:
     torch.testing.assert_close(gradients[1:], slopes[1:])
 
 
-@pytest.mark.parametrize("name", ["descent", "fmn"])
+@pytest.mark.parametrize("name", ["descent", "fmn", "ifgsm"])
 @pytest.mark.parametrize("p", NORMS)
 def test_the_ball_is_never_worse_than_the_box(relu: cs.Classifier, name: str, p: float) -> None:
     x = (3.0 * inputs(12) - 1.0).clamp(0.0, 1.0)  # many values at the box's sides

@@ -217,7 +217,7 @@ def run_attack(job: Job, name: str | AttackFunction, effort: Effort) -> Attacked
             runs = torch.cat([_candidates(job, working.rows(rows), name, own, effort) for rows in chunks], 1)
         if found is not None:
             runs = torch.cat([found[None], runs])
-        found = nearest_of(criterion, runs, p=job.p if effort.refine else own, chunk_size=job.chunk_size)
+        found = nearest_of(criterion, runs, p=job.p, chunk_size=job.chunk_size)
     adversarial = criterion.x if found is None else found
     success, classes = (each.cpu().numpy() for each in criterion.reached(adversarial, chunk_size=job.chunk_size))
     l1, l2, linf = (

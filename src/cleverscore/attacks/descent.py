@@ -20,6 +20,7 @@ from cleverscore.estimators.ascent.boundary_descent import descend
 
 POOL = 3  # points that are kept for each input, and from which descents begin: one alone is a trap
 JUMPS = (0.1, 3.0)  # how far from them, in units of the nearest distance found; log-uniform
+ALIKE, NEARER = 0.01, 1e-3  # relative: distances that count as the same, and as nearer
 SPARSE = 0.05  # share of coordinates that a jump moves for p = 1, where near points are sparse
 
 
@@ -52,7 +53,12 @@ def descent(
         search.keep(found[None])
     generator = torch.Generator().manual_seed(seed)
     for starts, steps in effort.rounds:
-        search.descend(search.jumps(starts, generator), steps)
+        jumps = search.jumps(starts, generator)
+        search.descend(jumps, steps)
+        if not len(search.open):
+            break
+    search.open = torch.arange(len(criterion), device=criterion.x.device)
+    search.descend(search.points[:1], effort.last)
     return search.points
 
 
@@ -67,28 +73,36 @@ def _rivals(criterion: Criterion, count: int) -> torch.Tensor:
 
 
 class _Search:
-    """The nearest points found so far for each of n inputs: sizes (POOL, n), nearest first, and points."""
+    """The nearest points found so far for each of n inputs: sizes (POOL, n), nearest first, and points.
+
+    open    the places of inputs that are still searched for, (k,).
+    """
 
     def __init__(self, criterion: Criterion, p: float, chunk_size: int) -> None:
         self.criterion, self.p, self.chunk_size = criterion, p, chunk_size
         x = criterion.x
         self.points = x.expand(POOL, *x.shape).clone()
         self.sizes = torch.full((POOL, len(x)), math.inf, dtype=x.dtype, device=x.device)
+        self.open = torch.arange(len(x), device=x.device)
 
     def keep(self, points: torch.Tensor, sizes: torch.Tensor | None = None) -> None:
-        """Take points (m, n, *shape) into the pool; a point at the input itself stands for none."""
+        """Take points (m, k, *shape) of open inputs into the pool; a point at the input itself stands for none."""
         if sizes is None:
-            sizes = torch.linalg.vector_norm((points - self.criterion.x).flatten(2), self.p, dim=2)
+            sizes = torch.linalg.vector_norm((points - self.criterion.x[self.open]).flatten(2), self.p, dim=2)
             sizes = torch.where(sizes > 0.0, sizes, math.inf)
-        sizes, points = torch.cat([self.sizes, sizes]), torch.cat([self.points, points])
+        sizes = torch.cat([self.sizes[:, self.open], sizes])
+        points = torch.cat([self.points[:, self.open], points])
         order = sizes.argsort(dim=0, stable=True)[:POOL]
-        self.sizes = sizes.gather(0, order)
-        self.points = points[order, torch.arange(points.shape[1], device=points.device)]
+        self.sizes[:, self.open] = sizes.gather(0, order)
+        self.points[:, self.open] = points[order, torch.arange(points.shape[1], device=points.device)]
 
     def descend(self, starts: torch.Tensor, steps: int, rivals: torch.Tensor | None = None) -> None:
-        """Descend from starts (m, n, *shape) and keep what is near."""
-        m, n = starts.shape[:2]
-        every = self.criterion.rows(torch.arange(n, device=starts.device).repeat(m))
+        """Descend from starts (m, k, *shape) of open inputs, and keep what is near.
+
+        Without rivals, inputs are closed for which most descents came to the same distance, none of them a nearer one.
+        """
+        m, k = starts.shape[:2]
+        every = self.criterion.rows(self.open.repeat(m))
         aims = None if rivals is None else rivals.reshape(-1)
 
         def margins_and_gradients(points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -102,11 +116,16 @@ class _Search:
         sizes, points = descend(
             margins_and_gradients, every.x, starts.flatten(0, 1), p=self.p, steps=steps, low=low, high=high
         )
-        self.keep(points.view(starts.shape), sizes.view(m, n))
+        sizes, before = sizes.view(m, k), self.sizes[0, self.open]
+        self.keep(points.view(starts.shape), sizes)
+        if rivals is None:
+            nearer = sizes.amin(0) < (1.0 - NEARER) * before
+            alike = (sizes <= (1.0 + ALIKE) * self.sizes[0, self.open]).sum(0) > m / 2
+            self.open = self.open[nearer | ~alike]
 
     def jumps(self, count: int, generator: torch.Generator) -> torch.Tensor:
-        """Starts (count, n, *shape) at random distances from points of the pool."""
-        x = self.criterion.x
+        """Starts (count, k, *shape) at random distances from points of the pool, for open inputs."""
+        x = self.criterion.x[self.open]
         dim = x[0].numel()
         noise = torch.randn(count, dim, generator=generator)
         if math.isinf(self.p):
@@ -116,18 +135,18 @@ class _Search:
         noise /= torch.linalg.vector_norm(noise, self.p, dim=1, keepdim=True).clamp_min(1e-12)
         shortest, longest = JUMPS
         lengths = shortest * (longest / shortest) ** torch.rand(count, generator=generator)
-        places = torch.randint(POOL, (count,), generator=generator).tolist()
-        scale = torch.where(torch.isfinite(self.sizes[0]), self.sizes[0], self._typical_size())
-        offsets = (lengths[:, None] * noise).to(x).view(count, 1, *x.shape[1:]) * scale.reshape(self.criterion.column)
-        centers = torch.where(
-            torch.isfinite(self.sizes[places]).reshape(count, *self.criterion.column),
-            self.points[places],
-            self.points[0],
-        )
-        return self.criterion.inside(centers + offsets)
+        places = torch.randint(POOL, (count,), generator=generator)
+        sizes, points = self.sizes[:, self.open], self.points[:, self.open]
+        column = self.criterion.column
+        scale = torch.where(torch.isfinite(sizes[0]), sizes[0], self._typical_size(x))
+        offsets = (lengths[:, None] * noise).to(x).view(count, 1, *x.shape[1:]) * scale.reshape(column)
+        places = places.to(x.device)
+        there = torch.isfinite(sizes[places]).reshape(count, *column)
+        centers = torch.where(there, points[places], points[0])
+        return self.criterion.rows(self.open).inside(centers + offsets)
 
-    def _typical_size(self) -> torch.Tensor:
-        """A length for inputs without any point: the mean of the others, or the input's own size."""
+    def _typical_size(self, x: torch.Tensor) -> torch.Tensor:
+        """A length for inputs without any point: the mean of the others', or the input's own."""
         found = self.sizes[0][torch.isfinite(self.sizes[0])]
-        own = torch.linalg.vector_norm(self.criterion.x.flatten(1), self.p, dim=1).clamp_min(1.0)
+        own = torch.linalg.vector_norm(x.flatten(1), self.p, dim=1).clamp_min(1.0)
         return found.mean().expand_as(own) if len(found) else own

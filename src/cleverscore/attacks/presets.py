@@ -14,6 +14,7 @@ class Effort:
     learning_rate   of CW and EAD.
     variants        FMN's first step sizes or DDN's factors of the norm: a run for each, and the nearest result counts.
     rounds          for descent, (starts, steps) of each: descents from points near the best that were found.
+    last            for descent, steps of the last one, from the nearest point.
     refine          steps of refinement afterwards.
     """
 
@@ -22,6 +23,7 @@ class Effort:
     learning_rate: float = 0.01
     variants: tuple[float, ...] = ()
     rounds: tuple[tuple[int, int], ...] = ()
+    last: int = 60
     refine: int = 0
 
 

@@ -1,7 +1,8 @@
 """The search for radial profiles: descents of the margin first, then ascents across shells.
 
 1. A descent from the input towards every target meets a crossing, whose distance is the first upper limit.
-2. Rounds of descents from random points look for nearer crossings, until most of them meet the same one.
+2. Rounds of descents from points at many distances, near and far, and from around the nearest crossings look for nearer
+   ones, until most descents of a round meet the same one. The nearest are then refined.
 3. Between the input and the nearest crossing, the falls across shells are maximised from the directions of the nearest
    crossings and from random ones. The radius at which they add up to the margin is the score.
 
@@ -26,7 +27,7 @@ from cleverscore.allocator import kept_pages
 from cleverscore.balls import LpBall
 from cleverscore.budget import Budget
 from cleverscore.classifier import Classifier
-from cleverscore.estimators.ascent.boundary_descent import descend
+from cleverscore.estimators.ascent.boundary_descent import FAR, NEAR, Schedule, descend
 from cleverscore.estimators.ascent.margin_rows import ANY, MarginRows
 from cleverscore.estimators.ascent.projected_ascent import ShellAscent
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
@@ -42,17 +43,21 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float64]
 
 SHELLS = 6
-DESCENT_STEPS = 80
-# In a round every target has TARGET_STARTS random starts, and ANY_STARTS more take whichever class they meet. They lie
-# at these multiples of the nearest crossing known: networks that are flat at their data hide crossings far and near.
-TARGET_STARTS, ANY_STARTS = 2, 8
-START_LENGTHS = (2.0, 8.0, 1.0, 4.0, 0.3, 0.6)
-JUMP, NEAREST_CROSSINGS = 0.4, 3  # starts around the nearest crossings: lengths are shorter by this factor
-MOST_ROUNDS = 5
+DESCENT_STEPS = 40
+# A round has so many starts that take whichever target they meet. Where each target is asked for, it has more of its
+# own. Starts lie at distances from the input between these multiples of the nearest crossing known, evenly in the
+# logarithm. Networks that are flat at their data hide crossings from all starts that are near: on ReLU 256 x 6 (linf)
+# only starts 16 times as far as the crossings known led to those at a sixteenth of that distance.
+ANY_STARTS, TARGET_STARTS = 12, 3
+START_LENGTHS = (0.5, 32.0)
+# From the second round on every other start lies around one of the nearest crossings, so far from it.
+JUMP_LENGTHS, NEAREST_CROSSINGS = (0.1, 3.0), 3
+MOST_ROUNDS = 8
 FEW_DIMENSIONS, FEW_DIMENSIONS_FACTOR = 32, 4  # there gradients are cheap, and small networks hide steep pieces
-# Rounds end when this share of the descents towards targets met the nearest crossing of their target, within 4%. In a
-# network that is simple around the input nearly all do; where they do not, nearer crossings may be hidden.
+# Rounds end when this share of a round's descents met the nearest crossing, within 4%. In a network that is simple
+# around the input nearly all do; where they do not, nearer crossings may be hidden.
 AGREEING, AGREEMENT = 0.75, 0.04
+REFINED, REFINING_STEPS = 4, 40  # the nearest crossings of an untargeted search; else the nearest of every target
 SHELL_STARTS = 2  # directions of the nearest crossings, the last one random
 SHELL_STEPS, FIRST_SHELL_STEPS = 24, 8
 # A target is out when its distance is more than so many times the smallest of its stage: after the first descents,
@@ -63,6 +68,7 @@ MANY_TARGETS, PREFILTERED = 32, 16
 # How much a search whose starts disagree may have missed; benchmarks/agreement.py compares 25 times the work.
 SEARCH_ERROR, SPREAD_WEIGHT, GAP_WEIGHT = 0.01, 0.3, 0.5
 UNSETTLED = 0.1  # more search would lower the score by more than this share
+GOLDEN = 0.618  # lengths of starts are shifted from round to round by this share of their distance
 START_BLOCK = 2**40  # random starts come from blocks that no sampling reaches
 NUMBERS_TOGETHER = 2**24  # of all directions that climb together: 64 MB of float32
 
@@ -75,7 +81,7 @@ def most_gradients(dim: int) -> int:
     """
     factor = FEW_DIMENSIONS_FACTOR if dim <= FEW_DIMENSIONS else 1
     descents = 1 + MOST_ROUNDS * (TARGET_STARTS + ANY_STARTS) * factor
-    return descents * DESCENT_STEPS + _ascent_cost(SHELL_STEPS, factor)
+    return descents * DESCENT_STEPS + REFINED * REFINING_STEPS + _ascent_cost(SHELL_STEPS, factor)
 
 
 def _ascent_cost(steps: int, factor: int) -> int:
@@ -100,14 +106,14 @@ class _Target:
     """What is known of one target.
 
     distances   of the crossings that descents met, nearest first; `crossings` holds the offsets of the nearest.
-    tried       what each descent towards this target met, infinite where it met nothing.
+    last        what the descents of the last round towards this target met, infinite where they met nothing.
     value       the distance at the present stage; with `finished`, at the last one.
     """
 
     margin: float
     distances: list[float] = field(default_factory=list)
     crossings: list[torch.Tensor] = field(default_factory=list)
-    tried: list[float] = field(default_factory=list)
+    last: list[float] = field(default_factory=list)
     value: float = math.inf
     low: float = math.nan
     falls: Array = field(default_factory=lambda: np.empty(0))
@@ -118,11 +124,6 @@ class _Target:
     @property
     def upper(self) -> float:
         return self.distances[0] if self.distances else math.inf
-
-    @property
-    def agreeing(self) -> int:
-        """How many descents towards this target met its nearest crossing."""
-        return sum(distance <= (1.0 + AGREEMENT) * self.upper for distance in self.tried)
 
     def take(self, distance: float, offset: torch.Tensor, keep: int) -> None:
         """Note what a descent met."""
@@ -159,6 +160,7 @@ class ProfileSearch:
         self.factor = effort.work * (FEW_DIMENSIONS_FACTOR if self.dim <= FEW_DIMENSIONS else 1)
         self.most_rounds = MOST_ROUNDS * effort.work
         self.targets = [_Target(margin) for margin in example.margins]
+        self.any_last: list[float] = []  # as `last` of a target, for descents towards any of them
         self.places = {target: t for t, target in enumerate(example.targets)}
         self.began = time.perf_counter()
         self.seconds = 0.0
@@ -169,7 +171,7 @@ class ProfileSearch:
         self._prefilter()
         if self.from_crossings:
             self._descend_from_input()
-            self._descend_from_random_points()
+            self._descend_in_rounds()
         self._ascend()
         self.seconds = time.perf_counter() - self.began
 
@@ -232,48 +234,70 @@ class ProfileSearch:
         self._descents([(t, nowhere) for t in self.active])
         self._drop([target.upper for target in self.targets], SLACK[0])
 
-    def _descend_from_random_points(self) -> None:
-        """Rounds of descents, until most of them meet the nearest crossing."""
-        starts, any_starts = self.factor * TARGET_STARTS, self.factor * ANY_STARTS
+    def _descend_in_rounds(self) -> None:
+        """Rounds of descents from many places, until most of them meet the nearest crossing."""
         for number in range(1, self.most_rounds + 1):
-            active = self._unsettled()
-            if not active:
-                break
-            nearest = min(active, key=lambda t: self.targets[t].upper)
-            if number > 1 and self.smallest_only:  # the network is not simple: any target may hide a nearer crossing
-                active = [t for t, target in enumerate(self.targets) if len(target.tried)]
-            drawn = self._directions(number, starts + any_starts)
-            work = [(t, drawn[s] * self._length(nearest, number + s)) for t in active for s in range(starts)]
-            if len(self.targets) > 1:
-                near = self._nearest_crossings()
-                for s in range(any_starts):
-                    offset = drawn[starts + s] * self._length(nearest, number + s)
-                    if s % 2 and near:  # every other start lies around a crossing that is known
-                        offset = near[s // 2 % len(near)] + JUMP * offset
-                    work.append((ANY, offset))
+            work = self._starts(number)
             reserve = len(self.active) * _ascent_cost(SHELL_STEPS, self.factor)
-            if not self._affords(len(work) * DESCENT_STEPS + reserve):
+            if not work or not self._affords(len(work) * DESCENT_STEPS + reserve):
                 break
             self._descents(work)
+        self._refine_crossings()
         self._drop([target.upper for target in self.targets], SLACK[1])
 
-    def _nearest_crossings(self) -> list[torch.Tensor]:
-        """Offsets of the nearest crossings of the nearest targets."""
-        ranked = sorted((target for target in self.targets if target.crossings), key=lambda target: target.upper)
-        return [target.crossings[0] for target in ranked[:NEAREST_CROSSINGS]]
+    def _starts(self, number: int) -> list[tuple[int, torch.Tensor]]:
+        """Where the descents of a round begin, and whereto they go; none where the last round left no doubt."""
+        count = self.factor * ANY_STARTS
+        work = []
+        several = len(self.targets) > 1
+        if several and not _agree(self.any_last, self._nearest):
+            near = [offset for _, offset in self._nearest_crossings(NEAREST_CROSSINGS)]
+            work += [(ANY, offset) for offset in self._offsets(number, count, self._nearest, near)]
+        if not self.smallest_only or not several:
+            own = self.factor * TARGET_STARTS if several else count
+            for t in self.active:
+                target = self.targets[t]
+                if not _agree(target.last, target.upper):
+                    near = target.crossings[:NEAREST_CROSSINGS]
+                    work += [(t, offset) for offset in self._offsets(number, own, target.upper, near)]
+        return work
 
-    def _unsettled(self) -> list[int]:
-        """Targets for which more descents may meet a nearer crossing."""
-        if not self.smallest_only:
-            return [t for t in self.active if not self._settled([t])]
-        nearest = min((self.targets[t].upper for t in self.active), default=math.inf)
-        near = [t for t in self.active if self.targets[t].upper <= SLACK[1] * nearest]
-        return [] if self._settled(near) else near
+    def _offsets(self, number: int, count: int, nearest: float, near: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Offsets of starts for crossings of which the nearest known one is so far."""
+        size = min(nearest, self.radius)
+        drawn = self._directions(number, count)
+        places = [(place + (number * GOLDEN) % 1.0) / count for place in range(count)]
+        offsets = []
+        for place, share in enumerate(places):
+            if number > 1 and place % 2 and near:
+                offsets.append(near[place // 2 % len(near)] + size * _between(JUMP_LENGTHS, share) * drawn[place])
+            else:
+                offsets.append(size * _between(START_LENGTHS, share) * drawn[place])
+        return offsets
 
-    def _settled(self, near: Sequence[int]) -> bool:
-        """Whether most descents towards these targets agree; they were begun at random points, too."""
-        tried = sum(len(self.targets[t].tried) for t in near)
-        return tried > len(near) and sum(self.targets[t].agreeing for t in near) >= AGREEING * tried
+    def _refine_crossings(self) -> None:
+        """The nearest crossings, moved along the boundary as near as they get."""
+        if self.smallest_only and len(self.targets) > 1:
+            work = [(ANY, offset) for _, offset in self._nearest_crossings(REFINED)]
+        else:
+            work = [(t, self.targets[t].crossings[0]) for t in self.active if self.targets[t].crossings]
+        if self._affords(len(work) * REFINING_STEPS):
+            self._descents(work, REFINING_STEPS, NEAR)
+
+    @property
+    def _nearest(self) -> float:
+        """Distance of the nearest crossing of any target."""
+        return min((target.upper for target in self.targets), default=math.inf)
+
+    def _nearest_crossings(self, count: int) -> list[tuple[float, torch.Tensor]]:
+        """Distances and offsets of the nearest crossings, whatever their targets."""
+        known = [pair for target in self.targets for pair in zip(target.distances, target.crossings, strict=False)]
+        return sorted(known, key=lambda pair: pair[0])[:count]
+
+    def _settled(self, t: int) -> bool:
+        """Whether the last descents agreed on the nearest crossing of this target, or of any that is asked for."""
+        target = self.targets[t]
+        return _agree(target.last, target.upper) or (self.smallest_only and _agree(self.any_last, self._nearest))
 
     def _directions(self, number: int, count: int) -> torch.Tensor:
         """Random directions (count, d) of norm 1, from (seed, input id, norm, round) alone."""
@@ -283,11 +307,9 @@ class ProfileSearch:
         ).to(self.x)  # fmt: skip
         return _unit(drawn, self.p)
 
-    def _length(self, t: int, number: int) -> float:
-        """How far from the input a random start lies."""
-        return min(self.targets[t].upper, self.radius) * START_LENGTHS[number % len(START_LENGTHS)]
-
-    def _descents(self, work: Sequence[tuple[int, torch.Tensor]]) -> None:
+    def _descents(
+        self, work: Sequence[tuple[int, torch.Tensor]], steps: int = DESCENT_STEPS, schedule: Schedule = FAR
+    ) -> None:
         """Descend towards targets, or `ANY` of them, from offsets."""
         if not work:
             return
@@ -298,7 +320,7 @@ class ProfileSearch:
         distances, points = descend(
             lambda places: self.rows.margins_and_gradients(places, classes), x,
             x + torch.stack([offset for _, offset in work]).view_as(x),
-            p=self.p, steps=DESCENT_STEPS, low=low, high=high,
+            p=self.p, steps=steps, schedule=schedule, low=low, high=high,
         )  # fmt: skip
         met = torch.isfinite(distances)
         reached = classes.clone()
@@ -307,19 +329,28 @@ class ProfileSearch:
             reached[anywhere] = self.rows.nearest_targets(points[anywhere])
         offsets = (points - x).flatten(1)
         cost = (self.rows.spent - before) / len(work)
+        if schedule is FAR:
+            self._remember([t for t, _ in work], distances.tolist())
         for i, (t, _) in enumerate(work):
             place = self.places[int(reached[i])] if bool(met[i]) else max(t, 0)
             self.targets[place].gradients += cost
             if bool(met[i]):
                 self.targets[place].take(float(distances[i]), offsets[i], self.factor * SHELL_STARTS)
-            if t != ANY:
-                self.targets[t].tried.append(float(distances[i]))
         limit = SLACK[1] * min(target.upper for target in self.targets)
         for target in self.targets:
             if target.stopped == LOST and target.upper <= limit:
                 target.stopped = ""  # a descent towards any class met this one near by
             if target.stopped != EXACT:
                 target.value = min(target.upper, self.radius, target.value)
+
+    def _remember(self, towards: Sequence[int], distances: Sequence[float]) -> None:
+        """Keep what the descents of a round met."""
+        for t in {*towards}:
+            last = [distance for each, distance in zip(towards, distances, strict=True) if each == t]
+            if t == ANY:
+                self.any_last = last
+            else:
+                self.targets[t].last = last
 
     def _drop(self, values: Sequence[float], slack: float) -> None:
         """Leave out targets that are too far behind the smallest of their stage."""
@@ -351,7 +382,7 @@ class ProfileSearch:
                 self._climb(ascent, left, FIRST_SHELL_STEPS, SHELL_STEPS)
                 for t in left:
                     self.targets[t].finished = True
-                    self.targets[t].stopped = SETTLED if self._settled([t]) else ALL_STARTS
+                    self.targets[t].stopped = SETTLED if self._settled(t) else ALL_STARTS
             else:
                 for t in left:
                     self.targets[t].stopped = BUDGET
@@ -392,6 +423,18 @@ class ProfileSearch:
             target.value = min(target.value, target.upper)
             target.low = target.value * _found_share(target, shares[i].double().cpu().numpy())
             target.gradients += (self.rows.spent - before) / len(places)
+
+
+def _agree(distances: Sequence[float], nearest: float) -> bool:
+    """Whether most of a round's descents met the nearest crossing; one descent alone says nothing."""
+    met = sum(distance <= (1.0 + AGREEMENT) * nearest for distance in distances)
+    return len(distances) > 1 and met >= AGREEING * len(distances)
+
+
+def _between(ends: tuple[float, float], share: float) -> float:
+    """A number between the ends, evenly in the logarithm."""
+    first, last = ends
+    return first * math.exp(share * math.log(last / first))
 
 
 def _unit(offsets: torch.Tensor, p: float) -> torch.Tensor:

@@ -172,7 +172,7 @@ class ShellAscent:
         crossed = torch.where(outer[:, -1] <= 0.0, lengths, math.inf).amin(1)
         self.nearest = torch.minimum(self.nearest, crossed)
         share = torch.arange(1, shells + 1, device=self.x.device, dtype=self.x.dtype)[:, None, None] / shells
-        at_inner, at_outer = gradients.nan_to_num(0.0, 0.0, 0.0).view(2, *shape)
+        at_inner, at_outer = gradients.nan_to_num(0.0, 0.0, 0.0).reshape(2, *shape)
         return (inner - outer).nan_to_num(0.0), (share - 1.0 / shells) * at_inner - share * at_outer
 
     def _inside(self, directions: torch.Tensor) -> torch.Tensor:
