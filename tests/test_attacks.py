@@ -230,7 +230,7 @@ def test_the_papers_numbers() -> None:
     assert (cw.binary_search_steps, cw.steps, cw.initial_const, cw.confidence, cw.stepsize) == (9, 1000, 0.01, 0, 0.01)
     assert PRESETS["paper"]["ifgsm"].iterations == 50
     assert len(EPSILONS) == 8
-    assert not any(effort.refine for effort in PRESETS["paper"].values())
+    assert not any(effort.refine for name, effort in PRESETS["paper"].items() if name != "descent")
 
 
 @pytest.mark.parametrize("name", ["cw", "ifgsm", "ddn", "fmn"])

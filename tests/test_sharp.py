@@ -78,13 +78,13 @@ def test_the_estimate_is_an_upper_bound_of_the_gradients(scores: cs.Scores) -> N
 
 @pytest.mark.parametrize("upper", [2.5, math.inf])
 def test_a_stored_profile_is_read_back_as_it_was(upper: float) -> None:
-    profile = RadialProfile(2.0, 1.9, upper, np.array([0.1, 0.3, 1 / 3]), 1234, "unsettled")
+    profile = RadialProfile(2.0, 1.9, upper, np.array([0.1, 0.3, 1 / 3]), (0.5, 0.9, 1.0), 1234, "unsettled")
     evidence = Evidence(7, 1, 1, (3,), (1.5,), (np.empty(0),), (0,), 0.5, (reasons.ALL_STARTS,), (profile,))
     row = part_row(Part("2", evidence))
     text, blob = next(cell for cell in row if isinstance(cell, str) and cell.startswith("{")), row[-2]
     (again,) = evidence_of(7, text, blob).profiles
     assert again.falls.tolist() == profile.falls.tolist()
-    for name in ("distance", "low", "upper", "gradients", "outcome"):
+    for name in ("distance", "low", "upper", "edges", "gradients", "outcome"):
         assert getattr(again, name) == getattr(profile, name)
 
 

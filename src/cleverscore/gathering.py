@@ -196,7 +196,7 @@ def _flat_profile(norm: float, margin: float, radius: float) -> RadialProfile:
     outcome = FitOutcome.CONSTANT if norm > 0.0 else FitOutcome.ZERO
     if not math.isfinite(norm):
         outcome = FitOutcome.NOT_FINITE
-    return RadialProfile(distance, distance, upper, np.array([norm * distance]), 2, outcome.value)
+    return RadialProfile(distance, distance, upper, np.array([norm * distance]), (1.0,), 2, outcome.value)
 
 
 def _searched(

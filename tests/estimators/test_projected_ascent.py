@@ -32,7 +32,15 @@ def ascent(
     drawn = torch.randn(1, starts, x.numel(), dtype=x.dtype, generator=torch.Generator().manual_seed(0))
     margin = logits[:1] - logits[1:2]
     found = ShellAscent.begin(
-        rows, x, torch.tensor([1]), margin, torch.tensor([limit], dtype=x.dtype), drawn, p=p, shells=shells, box=box
+        rows,
+        x,
+        torch.tensor([1]),
+        margin,
+        torch.tensor([limit], dtype=x.dtype),
+        drawn,
+        p=p,
+        edges=[(k + 1) / shells for k in range(shells)],
+        box=box,
     )
     return found, float(margin)
 
@@ -138,7 +146,7 @@ def test_selected_targets_go_on_alone() -> None:
         rows = MarginRows(classifier, predicted, others, chunk_size=1000)
         limits = torch.full((len(places),), 5.0, dtype=torch.float64)
         return ShellAscent.begin(
-            rows, x, targets, logits[predicted] - logits[targets], limits, starts[places], p=2.0, shells=3
+            rows, x, targets, logits[predicted] - logits[targets], limits, starts[places], p=2.0, edges=(0.5, 0.8, 1.0)
         )
 
     together, alone = begun([0, 1, 2]), begun([2])

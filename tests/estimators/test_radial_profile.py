@@ -11,7 +11,8 @@ from cleverscore.estimators.ascent.radial_profile import RadialProfile
 
 
 def profile(falls: list[float], distance: float = 3.0) -> RadialProfile:
-    return RadialProfile(distance, 0.9 * distance, math.inf, np.array(falls), 10, "ascended")
+    equal = tuple((k + 1) / len(falls) for k in range(len(falls)))
+    return RadialProfile(distance, 0.9 * distance, math.inf, np.array(falls), equal, 10, "ascended")
 
 
 @pytest.mark.parametrize("falls", [[6.0], [1.0, 2.0, 3.0], [0.0, 6.0]])

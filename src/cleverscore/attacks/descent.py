@@ -1,10 +1,9 @@
 """The attack "descent", this package's own: many short descents to the boundary, from the input and from points found.
 
-The region of a class is bounded by many pieces of surface, and a descent ends on one of them. So there are first
-descents from the input, towards any class and towards each of the likeliest ones, and then rounds of descents that
-begin at random distances from the nearest points found so far (iterated local search). Random numbers are shared by
-all inputs: what is found for an input does not depend on the others, unless no descent finds anything for it; only
-then other inputs serve as starts.
+There are first descents from the input, towards any class and towards each of the likeliest ones, and then rounds of
+descents from many distances and from around the nearest points found so far (`descent_starts`), until most of a round
+meet the same point. The nearest points are refined at last. Random numbers are shared by all inputs: what is found for
+an input does not depend on the others, unless no descent finds anything for it; only then other inputs serve as starts.
 """
 
 from __future__ import annotations
@@ -16,11 +15,9 @@ import torch
 from cleverscore.attacks.criterion import ANY, Criterion
 from cleverscore.attacks.far_starts import far_starts
 from cleverscore.attacks.presets import Effort
-from cleverscore.estimators.ascent.boundary_descent import descend
+from cleverscore.estimators.ascent.boundary_descent import FAR, NEAR, Schedule, descend
+from cleverscore.estimators.ascent.descent_starts import AGREEING, AGREEMENT, NEAREST, starts
 
-POOL = 3  # points that are kept for each input, and from which descents begin: one alone is a trap
-JUMPS = (0.1, 3.0)  # how far from them, in units of the nearest distance found; log-uniform
-ALIKE, NEARER = 0.01, 1e-3  # relative: distances that count as the same, and as nearer
 SPARSE = 0.05  # share of coordinates that a jump moves for p = 1, where near points are sparse
 
 
@@ -35,7 +32,7 @@ def descent(
     chunk_size: int,
     known: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The few nearest adversarial inputs found (POOL, n, *shape), nearest first; the input itself where there is none.
+    """The nearest adversarial inputs found (NEAREST, n, *shape), nearest first; the input itself where there is none.
 
     others      (m, *shape): inputs that may serve as starts where nothing else succeeds.
     chunk_size  points per forward pass.
@@ -52,13 +49,12 @@ def descent(
         found[lost] = far_starts(criterion.rows(lost), others, p=p, seed=seed)
         search.keep(found[None])
     generator = torch.Generator().manual_seed(seed)
-    for starts, steps in effort.rounds:
-        jumps = search.jumps(starts, generator)
-        search.descend(jumps, steps)
+    for number in range(1, effort.rounds + 1):
+        search.descend(search.starts(number, effort.starts, generator), effort.iterations)
         if not len(search.open):
             break
     search.open = torch.arange(len(criterion), device=criterion.x.device)
-    search.descend(search.points[:1], effort.last)
+    search.descend(search.points, effort.refine, schedule=NEAR)
     return search.points
 
 
@@ -73,7 +69,7 @@ def _rivals(criterion: Criterion, count: int) -> torch.Tensor:
 
 
 class _Search:
-    """The nearest points found so far for each of n inputs: sizes (POOL, n), nearest first, and points.
+    """The nearest points found so far for each of n inputs: sizes (NEAREST, n), nearest first, and points.
 
     open    the places of inputs that are still searched for, (k,).
     """
@@ -81,8 +77,8 @@ class _Search:
     def __init__(self, criterion: Criterion, p: float, chunk_size: int) -> None:
         self.criterion, self.p, self.chunk_size = criterion, p, chunk_size
         x = criterion.x
-        self.points = x.expand(POOL, *x.shape).clone()
-        self.sizes = torch.full((POOL, len(x)), math.inf, dtype=x.dtype, device=x.device)
+        self.points = x.expand(NEAREST, *x.shape).clone()
+        self.sizes = torch.full((NEAREST, len(x)), math.inf, dtype=x.dtype, device=x.device)
         self.open = torch.arange(len(x), device=x.device)
 
     def keep(self, points: torch.Tensor, sizes: torch.Tensor | None = None) -> None:
@@ -92,14 +88,16 @@ class _Search:
             sizes = torch.where(sizes > 0.0, sizes, math.inf)
         sizes = torch.cat([self.sizes[:, self.open], sizes])
         points = torch.cat([self.points[:, self.open], points])
-        order = sizes.argsort(dim=0, stable=True)[:POOL]
+        order = sizes.argsort(dim=0, stable=True)[:NEAREST]
         self.sizes[:, self.open] = sizes.gather(0, order)
         self.points[:, self.open] = points[order, torch.arange(points.shape[1], device=points.device)]
 
-    def descend(self, starts: torch.Tensor, steps: int, rivals: torch.Tensor | None = None) -> None:
+    def descend(
+        self, starts: torch.Tensor, steps: int, rivals: torch.Tensor | None = None, schedule: Schedule = FAR
+    ) -> None:
         """Descend from starts (m, k, *shape) of open inputs, and keep what is near.
 
-        Without rivals, inputs are closed for which most descents came to the same distance, none of them a nearer one.
+        Without rivals, inputs are closed for which most descents came to the nearest point known.
         """
         m, k = starts.shape[:2]
         every = self.criterion.rows(self.open.repeat(m))
@@ -114,35 +112,38 @@ class _Search:
 
         low, high = (every.low, every.high) if every.boxed else (None, None)
         sizes, points = descend(
-            margins_and_gradients, every.x, starts.flatten(0, 1), p=self.p, steps=steps, low=low, high=high
+            margins_and_gradients,
+            every.x,
+            starts.flatten(0, 1),
+            p=self.p,
+            steps=steps,
+            schedule=schedule,
+            low=low,
+            high=high,
         )
-        sizes, before = sizes.view(m, k), self.sizes[0, self.open]
+        sizes = sizes.view(m, k)
         self.keep(points.view(starts.shape), sizes)
         if rivals is None:
-            nearer = sizes.amin(0) < (1.0 - NEARER) * before
-            alike = (sizes <= (1.0 + ALIKE) * self.sizes[0, self.open]).sum(0) > m / 2
-            self.open = self.open[nearer | ~alike]
+            met = sizes <= (1.0 + AGREEMENT) * self.sizes[0, self.open]
+            self.open = self.open[met.sum(0) < AGREEING * m]
 
-    def jumps(self, count: int, generator: torch.Generator) -> torch.Tensor:
-        """Starts (count, k, *shape) at random distances from points of the pool, for open inputs."""
+    def starts(self, number: int, count: int, generator: torch.Generator) -> torch.Tensor:
+        """Starts (count, k, *shape) of round `number`, for open inputs."""
         x = self.criterion.x[self.open]
         dim = x[0].numel()
         noise = torch.randn(count, dim, generator=generator)
         if math.isinf(self.p):
-            noise = noise.sign()
+            noise = noise.sign() * torch.rand(count, dim, generator=generator)
         elif self.p == 1.0:
-            noise *= torch.rand(count, dim, generator=generator) < max(SPARSE, 1.0 / dim)
+            noise *= torch.rand(count, dim, generator=generator) < SPARSE
         noise /= torch.linalg.vector_norm(noise, self.p, dim=1, keepdim=True).clamp_min(1e-12)
-        shortest, longest = JUMPS
-        lengths = shortest * (longest / shortest) ** torch.rand(count, generator=generator)
-        places = torch.randint(POOL, (count,), generator=generator)
         sizes, points = self.sizes[:, self.open], self.points[:, self.open]
-        column = self.criterion.column
         scale = torch.where(torch.isfinite(sizes[0]), sizes[0], self._typical_size(x))
-        offsets = (lengths[:, None] * noise).to(x).view(count, 1, *x.shape[1:]) * scale.reshape(column)
-        places = places.to(x.device)
-        there = torch.isfinite(sizes[places]).reshape(count, *column)
-        centers = torch.where(there, points[places], points[0])
+        drawn = starts(number, count)
+        lengths = torch.tensor([start.length for start in drawn])
+        offsets = (lengths[:, None] * noise).to(x).view(count, 1, *x.shape[1:]) * scale.reshape(self.criterion.column)
+        # A point that is not there is the input itself.
+        centers = torch.stack([x if start.around is None else points[start.around] for start in drawn])
         return self.criterion.rows(self.open).inside(centers + offsets)
 
     def _typical_size(self, x: torch.Tensor) -> torch.Tensor:

@@ -13,8 +13,7 @@ class Effort:
     searches        of the constant, for CW and EAD; likeliest other classes to descend towards, for descent.
     learning_rate   of CW and EAD.
     variants        FMN's first step sizes or DDN's factors of the norm: a run for each, and the nearest result counts.
-    rounds          for descent, (starts, steps) of each: descents from points near the best that were found.
-    last            for descent, steps of the last one, from the nearest point.
+    rounds, starts  for descent: rounds at most, and descents of each.
     refine          steps of refinement afterwards.
     """
 
@@ -22,18 +21,17 @@ class Effort:
     searches: int = 9
     learning_rate: float = 0.01
     variants: tuple[float, ...] = ()
-    rounds: tuple[tuple[int, int], ...] = ()
-    last: int = 60
+    rounds: int = 0
+    starts: int = 0
     refine: int = 0
 
 
-# An input costs iterations * (1 + searches) + the sum of starts * steps gradients: 200, 1460 and 8,640, at about half
-# the time of a step of foolbox's DDN or FMN. Many short descents find nearer points than few long ones; of those at
-# last, some end in longer ones. (Measured as local optimality at equal numbers of gradients: docs/attacks.md.)
+# An input costs at most iterations * (1 + searches + rounds * starts) + 3 * refine gradients. (Set by local optimality
+# per second: docs/attacks.md.)
 _DESCENTS = {
-    "quick": Effort(20, searches=4, rounds=((5, 20),)),
-    "default": Effort(20, searches=9, rounds=((9, 20),) * 4 + ((3, 60),) * 3),
-    "long": Effort(40, searches=19, rounds=((18, 20),) * 8 + ((9, 60),) * 8 + ((3, 200),) * 1),
+    "quick": Effort(20, searches=3, rounds=1, starts=6, refine=20),
+    "default": Effort(40, searches=4, rounds=6, starts=12, refine=60),
+    "long": Effort(40, searches=9, rounds=16, starts=24, refine=200),
 }
 
 # "paper": CW with the released code's constants and 1000 iterations, I-FGSM with 50; the others, which the paper does

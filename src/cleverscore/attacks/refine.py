@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from cleverscore.attacks.criterion import Criterion
-from cleverscore.estimators.ascent.boundary_descent import descend
+from cleverscore.estimators.ascent.boundary_descent import NEAR, descend
 
 BISECTIONS = 20  # a millionth of the way
 
@@ -51,6 +51,8 @@ def refined(criterion: Criterion, adversarial: torch.Tensor, *, p: float, steps:
     """`adversarial` (n, *shape), all of which meet the criterion, moved nearer to the inputs in norm p."""
     best = bisected(criterion, adversarial)
     low, high = (criterion.low, criterion.high) if criterion.boxed else (None, None)
-    sizes, points = descend(criterion.margins_and_gradients, criterion.x, best, p=p, steps=steps, low=low, high=high)
+    sizes, points = descend(
+        criterion.margins_and_gradients, criterion.x, best, p=p, steps=steps, schedule=NEAR, low=low, high=high
+    )
     better = torch.isfinite(sizes) & (distances(criterion.x, points, p) < distances(criterion.x, best, p))
     return torch.where(better.reshape(criterion.column), points, best)

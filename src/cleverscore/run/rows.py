@@ -132,7 +132,7 @@ def part_row(part: Part) -> tuple[Any, ...]:
         facts["gradients"] = item.gradients
     if item.profiles:
         facts["profiles"] = [
-            (p.distance, p.low, p.upper, p.falls.tolist(), p.gradients, p.outcome) for p in item.profiles
+            (p.distance, p.low, p.upper, p.falls.tolist(), p.edges, p.gradients, p.outcome) for p in item.profiles
         ]
     blob = np.concatenate([np.empty(0), *item.maxima]).astype("<f8").tobytes()
     text = json.dumps(facts)
@@ -158,8 +158,8 @@ def evidence_of(input_id: int, text: str, blob: bytes | None) -> Evidence:
         seconds=facts["seconds"],
         stopped=tuple(facts["stopped"]),
         profiles=tuple(
-            RadialProfile(distance, low, upper, np.array(falls), gradients, outcome)
-            for distance, low, upper, falls, gradients, outcome in facts.get("profiles", ())
+            RadialProfile(distance, low, upper, np.array(falls), tuple(edges), gradients, outcome)
+            for distance, low, upper, falls, edges, gradients, outcome in facts.get("profiles", ())
         ),
         counts=counts,
         gradients=tuple(facts.get("gradients", ())),

@@ -27,7 +27,8 @@ from cleverscore.allocator import kept_pages
 from cleverscore.balls import LpBall
 from cleverscore.budget import Budget
 from cleverscore.classifier import Classifier
-from cleverscore.estimators.ascent.boundary_descent import FAR, NEAR, Schedule, descend
+from cleverscore.estimators.ascent.boundary_descent import FAR, NEAR, NEAREST_BY, Schedule, descend
+from cleverscore.estimators.ascent.descent_starts import NEAREST, agree, starts
 from cleverscore.estimators.ascent.margin_rows import ANY, MarginRows
 from cleverscore.estimators.ascent.projected_ascent import ShellAscent
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
@@ -42,22 +43,16 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float64]
 
-SHELLS = 6
+# Where shells end, as shares of the radius. More of them leave more between score and distance, and by amounts that
+# differ from input to input; outer ones are thin, because networks that are flat at their data fall near the boundary.
+EDGES = (0.6, 0.8, 1.0)
 DESCENT_STEPS = 40
-# A round has so many starts that take whichever target they meet. Where each target is asked for, it has more of its
-# own. Starts lie at distances from the input between these multiples of the nearest crossing known, evenly in the
-# logarithm. Networks that are flat at their data hide crossings from all starts that are near: on ReLU 256 x 6 (linf)
-# only starts 16 times as far as the crossings known led to those at a sixteenth of that distance.
+# A round has so many starts that take whichever target they meet; where each target is asked for, more of its own.
 ANY_STARTS, TARGET_STARTS = 12, 3
-START_LENGTHS = (0.5, 32.0)
-# From the second round on every other start lies around one of the nearest crossings, so far from it.
-JUMP_LENGTHS, NEAREST_CROSSINGS = (0.1, 3.0), 3
 MOST_ROUNDS = 8
 FEW_DIMENSIONS, FEW_DIMENSIONS_FACTOR = 32, 4  # there gradients are cheap, and small networks hide steep pieces
-# Rounds end when this share of a round's descents met the nearest crossing, within 4%. In a network that is simple
-# around the input nearly all do; where they do not, nearer crossings may be hidden.
-AGREEING, AGREEMENT = 0.75, 0.04
-REFINED, REFINING_STEPS = 4, 40  # the nearest crossings of an untargeted search; else the nearest of every target
+# Of the nearest crossings so many are refined in so many steps; where each target is asked for, the nearest of each.
+REFINED, REFINING_STEPS = (4, 1), 50
 SHELL_STARTS = 2  # directions of the nearest crossings, the last one random
 SHELL_STEPS, FIRST_SHELL_STEPS = 24, 8
 # A target is out when its distance is more than so many times the smallest of its stage: after the first descents,
@@ -68,7 +63,6 @@ MANY_TARGETS, PREFILTERED = 32, 16
 # How much a search whose starts disagree may have missed; benchmarks/agreement.py compares 25 times the work.
 SEARCH_ERROR, SPREAD_WEIGHT, GAP_WEIGHT = 0.01, 0.3, 0.5
 UNSETTLED = 0.1  # more search would lower the score by more than this share
-GOLDEN = 0.618  # lengths of starts are shifted from round to round by this share of their distance
 START_BLOCK = 2**40  # random starts come from blocks that no sampling reaches
 NUMBERS_TOGETHER = 2**24  # of all directions that climb together: 64 MB of float32
 
@@ -81,12 +75,12 @@ def most_gradients(dim: int) -> int:
     """
     factor = FEW_DIMENSIONS_FACTOR if dim <= FEW_DIMENSIONS else 1
     descents = 1 + MOST_ROUNDS * (TARGET_STARTS + ANY_STARTS) * factor
-    return descents * DESCENT_STEPS + REFINED * REFINING_STEPS + _ascent_cost(SHELL_STEPS, factor)
+    return descents * DESCENT_STEPS + sum(REFINED) * REFINING_STEPS + _ascent_cost(SHELL_STEPS, factor)
 
 
 def _ascent_cost(steps: int, factor: int) -> int:
     """Gradients of one target's ascents; two forward passes of all directions and some of the best find the root."""
-    return 2 * SHELLS * (SHELL_STARTS * factor * (steps + 1) + 5)
+    return (2 * len(EDGES) - 1) * (SHELL_STARTS * factor * (steps + 1) + 5)
 
 
 @dataclass(frozen=True)
@@ -189,8 +183,8 @@ class ProfileSearch:
         """What was found, per target."""
         return tuple(
             RadialProfile(
-                target.value, target.low, target.upper, target.falls, math.ceil(target.gradients),
-                self._outcome(t).value,
+                target.value, target.low, target.upper, target.falls, EDGES[: len(target.falls)],
+                math.ceil(target.gradients), self._outcome(t).value,
             )
             for t, target in enumerate(self.targets)
         )  # fmt: skip
@@ -250,39 +244,36 @@ class ProfileSearch:
         count = self.factor * ANY_STARTS
         work = []
         several = len(self.targets) > 1
-        if several and not _agree(self.any_last, self._nearest):
-            near = [offset for _, offset in self._nearest_crossings(NEAREST_CROSSINGS)]
+        if several and not agree(self.any_last, self._nearest):
+            near = [offset for _, offset in self._nearest_crossings(NEAREST)]
             work += [(ANY, offset) for offset in self._offsets(number, count, self._nearest, near)]
         if not self.smallest_only or not several:
             own = self.factor * TARGET_STARTS if several else count
             for t in self.active:
                 target = self.targets[t]
-                if not _agree(target.last, target.upper):
-                    near = target.crossings[:NEAREST_CROSSINGS]
+                if not agree(target.last, target.upper):
+                    near = target.crossings[:NEAREST]
                     work += [(t, offset) for offset in self._offsets(number, own, target.upper, near)]
         return work
 
     def _offsets(self, number: int, count: int, nearest: float, near: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Offsets of starts for crossings of which the nearest known one is so far."""
         size = min(nearest, self.radius)
-        drawn = self._directions(number, count)
-        places = [(place + (number * GOLDEN) % 1.0) / count for place in range(count)]
         offsets = []
-        for place, share in enumerate(places):
-            if number > 1 and place % 2 and near:
-                offsets.append(near[place // 2 % len(near)] + size * _between(JUMP_LENGTHS, share) * drawn[place])
-            else:
-                offsets.append(size * _between(START_LENGTHS, share) * drawn[place])
+        for start, drawn in zip(starts(number, count), self._directions(number, count), strict=True):
+            center = near[start.around % len(near)] if start.around is not None and near else 0.0
+            offsets.append(center + start.length * size * drawn)
         return offsets
 
     def _refine_crossings(self) -> None:
         """The nearest crossings, moved along the boundary as near as they get."""
-        if self.smallest_only and len(self.targets) > 1:
-            work = [(ANY, offset) for _, offset in self._nearest_crossings(REFINED)]
-        else:
-            work = [(t, self.targets[t].crossings[0]) for t in self.active if self.targets[t].crossings]
-        if self._affords(len(work) * REFINING_STEPS):
-            self._descents(work, REFINING_STEPS, NEAR)
+        for count, schedule in zip(REFINED, (NEAR, NEAREST_BY), strict=True):
+            if self.smallest_only and len(self.targets) > 1:
+                work = [(ANY, offset) for _, offset in self._nearest_crossings(count)]
+            else:
+                work = [(t, self.targets[t].crossings[0]) for t in self.active if self.targets[t].crossings]
+            if self._affords(len(work) * REFINING_STEPS):
+                self._descents(work, REFINING_STEPS, schedule)
 
     @property
     def _nearest(self) -> float:
@@ -297,7 +288,7 @@ class ProfileSearch:
     def _settled(self, t: int) -> bool:
         """Whether the last descents agreed on the nearest crossing of this target, or of any that is asked for."""
         target = self.targets[t]
-        return _agree(target.last, target.upper) or (self.smallest_only and _agree(self.any_last, self._nearest))
+        return agree(target.last, target.upper) or (self.smallest_only and agree(self.any_last, self._nearest))
 
     def _directions(self, number: int, count: int) -> torch.Tensor:
         """Random directions (count, d) of norm 1, from (seed, input id, norm, round) alone."""
@@ -365,7 +356,7 @@ class ProfileSearch:
     def _ascend(self) -> None:
         """Ascents across the shells of the targets that are left, as many targets at a time as fit in memory."""
         starts = self.factor * SHELL_STARTS
-        together = max(1, NUMBERS_TOGETHER // (SHELLS * starts * self.dim))
+        together = max(1, NUMBERS_TOGETHER // (len(EDGES) * starts * self.dim))
         active = self.active
         groups = [active[first : first + together] for first in range(0, len(active), together)]
         ascents = [(places, self._begin(places, starts)) for places in groups]
@@ -404,7 +395,7 @@ class ProfileSearch:
             radii = torch.minimum(limits, margins / slopes.clamp_min(1e-30))
         return ShellAscent.begin(
             self.rows, self.x, classes, margins, limits, torch.stack(directions), radii=radii,
-            p=self.p, shells=SHELLS, box=self.box,
+            p=self.p, edges=EDGES, box=self.box,
         )  # fmt: skip
 
     def _climb(self, ascent: ShellAscent, places: Sequence[int], first: int, last: int) -> None:
@@ -423,18 +414,6 @@ class ProfileSearch:
             target.value = min(target.value, target.upper)
             target.low = target.value * _found_share(target, shares[i].double().cpu().numpy())
             target.gradients += (self.rows.spent - before) / len(places)
-
-
-def _agree(distances: Sequence[float], nearest: float) -> bool:
-    """Whether most of a round's descents met the nearest crossing; one descent alone says nothing."""
-    met = sum(distance <= (1.0 + AGREEMENT) * nearest for distance in distances)
-    return len(distances) > 1 and met >= AGREEING * len(distances)
-
-
-def _between(ends: tuple[float, float], share: float) -> float:
-    """A number between the ends, evenly in the logarithm."""
-    first, last = ends
-    return first * math.exp(share * math.log(last / first))
 
 
 def _unit(offsets: torch.Tensor, p: float) -> torch.Tensor:

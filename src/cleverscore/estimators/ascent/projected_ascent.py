@@ -1,7 +1,7 @@
 """The largest falls of the margin across shells, and the radius at which they add up to the margin.
 
 Every shell of every target has several directions u with ||u||_p <= 1. A step moves each direction uphill on
-    fall_k(r u) = g(x0 + (k-1)/K r u) - g(x0 + k/K r u)
+    fall_k(r u) = g(x0 + e_(k-1) r u) - g(x0 + e_k r u),     e_0 = 0, e_K = 1,
 and back into the unit ball, and moves r towards the root of sum_k max_u fall_k(r u) = margin. So one ascent follows
 the root instead of one ascent for every trial radius. Only first derivatives are needed.
 """
@@ -9,6 +9,7 @@ the root instead of one ascent for every trial radius. Only first derivatives ar
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +35,7 @@ class ShellAscent:
     targets, margins    (T,): classes, and the margins that the falls must reach.
     limits              (T,): the radius is at most this, a crossing that is known or the ball's radius.
     radii               (T,): the present estimate of the root.
+    edges               (K,): where shells end, as shares of the radius.
     directions          (T, K, S, d), inside the unit ball; `best` are those with the largest falls so far.
     nearest             (T,): distance of the nearest point with no margin left that a step met.
     """
@@ -51,6 +53,7 @@ class ShellAscent:
     best: torch.Tensor
     best_falls: torch.Tensor
     nearest: torch.Tensor
+    edges: torch.Tensor
 
     @classmethod
     def begin(
@@ -64,7 +67,7 @@ class ShellAscent:
         *,
         radii: torch.Tensor | None = None,
         p: float,
-        shells: int,
+        edges: Sequence[float],
         box: tuple[float, float] | None = None,
     ) -> ShellAscent:
         """Ascents of every shell from the same starts (T, S, d), which are brought into the ball and the box.
@@ -72,12 +75,12 @@ class ShellAscent:
         radii   where to look for the root first; default: the limits.
         """
         count, each, dim = starts.shape
-        directions = starts[:, None].expand(count, shells, each, dim).clone()
+        directions = starts[:, None].expand(count, len(edges), each, dim).clone()
         ascent = cls(
             rows, x, p, box, targets, margins, limits, limits if radii is None else radii, directions,
             torch.zeros_like(directions), directions,
             torch.full(directions.shape[:3], -math.inf, dtype=x.dtype, device=x.device),
-            torch.full_like(limits, math.inf),
+            torch.full_like(limits, math.inf), torch.tensor(edges, dtype=x.dtype, device=x.device),
         )  # fmt: skip
         ascent.directions = ascent._inside(directions)
         ascent.best = ascent.directions.clone()
@@ -142,14 +145,15 @@ class ShellAscent:
         return high, self._falls(directions, high)[..., 0], shares
 
     def _points(self, directions: torch.Tensor, radii: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The two ends of each piece of a ray: points (2 * T * K * S, *shape) and their targets."""
-        count, shells, each, _dim = directions.shape
-        outer = torch.arange(1, shells + 1, device=self.x.device, dtype=self.x.dtype) / shells
-        shares = torch.stack([outer - 1.0 / shells, outer])
+        """The two ends of each piece of a ray, and their targets; the innermost pieces begin at the input.
+
+        Inner ends of shells 2 to K first, then outer ends: ((2 K - 1) * T * S, *shape).
+        """
         ends = self._in_box(radii[:, None, None, None] * directions)
-        points = (self.x.flatten() + shares[:, None, :, None, None] * ends).view(-1, *self.x.shape)
-        targets = self.targets[None, :, None, None].expand(2, count, shells, each).reshape(-1)
-        return points, targets
+        edges = self.edges[:, None, None]
+        pieces = torch.cat([edges[:-1] * ends[:, 1:], edges * ends], 1)
+        points = (self.x.flatten() + pieces).view(-1, *self.x.shape)
+        return points, self.targets[:, None, None].expand(pieces.shape[:3]).reshape(-1)
 
     def _in_box(self, offsets: torch.Tensor) -> torch.Tensor:
         """Offsets that keep the input in the box, if there is one."""
@@ -160,20 +164,27 @@ class ShellAscent:
 
     def _falls(self, directions: torch.Tensor, radii: torch.Tensor | None = None) -> torch.Tensor:
         margins = self.rows.margins(*self._points(directions, self.radii if radii is None else radii))
-        both = margins.view(2, *directions.shape[:3])
-        return both[0] - both[1]
+        inner, outer = self._both_ends(margins.view(len(directions), -1, directions.shape[2]))
+        return inner - outer
+
+    def _both_ends(self, margins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Margins (T, 2 K - 1, S) of `_points` as those of inner and of outer ends, (T, K, S) each."""
+        shells = len(self.edges)
+        at_input = self.margins[:, None, None].expand(-1, 1, margins.shape[2])
+        return torch.cat([at_input, margins[:, : shells - 1]], 1), margins[:, shells - 1 :]
 
     def _falls_and_gradients(self) -> tuple[torch.Tensor, torch.Tensor]:
         margins, gradients = self.rows.margins_and_gradients(*self._points(self.directions, self.radii))
-        shape = self.directions.shape
-        shells = shape[1]
-        inner, outer = margins.view(2, *shape[:3])
+        count, shells, each, dim = self.directions.shape
+        inner, outer = self._both_ends(margins.view(count, -1, each))
         lengths = torch.linalg.vector_norm(self.directions[:, -1], self.p, dim=-1) * self.radii[:, None]
         crossed = torch.where(outer[:, -1] <= 0.0, lengths, math.inf).amin(1)
         self.nearest = torch.minimum(self.nearest, crossed)
-        share = torch.arange(1, shells + 1, device=self.x.device, dtype=self.x.dtype)[:, None, None] / shells
-        at_inner, at_outer = gradients.nan_to_num(0.0, 0.0, 0.0).reshape(2, *shape)
-        return (inner - outer).nan_to_num(0.0), (share - 1.0 / shells) * at_inner - share * at_outer
+        slopes = gradients.nan_to_num(0.0, 0.0, 0.0).reshape(count, -1, each, dim)
+        edges = self.edges[:, None, None]
+        uphill = -edges * slopes[:, shells - 1 :]
+        uphill[:, 1:] += edges[:-1] * slopes[:, : shells - 1]
+        return (inner - outer).nan_to_num(0.0), uphill
 
     def _inside(self, directions: torch.Tensor) -> torch.Tensor:
         """Directions brought into the unit ball, and so that the input stays in the box all the way."""

@@ -1,10 +1,11 @@
 """The radial profile: how far the margin can fall between neighbouring spheres around an input. NumPy only.
 
-With s_k = r k / K, the largest fall across shell k is
-    M_k(r) = max over ||v||_p <= r of g(x0 + (k-1)/K v) - g(x0 + k/K v),     g = f_c - f_j.
+With shares 0 = e_0 < e_1 < ... < e_K = 1 of the radius, the largest fall across shell k is
+    M_k(r) = max over ||v||_p <= r of g(x0 + e_(k-1) v) - g(x0 + e_k v),     g = f_c - f_j.
 A straight way that leaves the class at distance r falls by the whole margin, so M_1 + ... + M_K >= margin there. Each
 M_k grows with r, hence the smallest r at which the sum reaches the margin is a lower bound of the distance, for every
-K. For K = 1 it is the distance itself; for K -> infinity the sum becomes the integral of the steepest radial slope.
+choice of shells. For K = 1 it is the distance itself; for ever thinner shells the sum becomes the integral of the
+steepest radial slope.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ class RadialProfile:
     distance    the r at which the falls add up to the margin, at most the radius; NaN where a gradient is not finite.
     low         what more search would leave of it in nine of ten cases, at least.
     upper       distance of the nearest point of the target's class that the search met, infinite if it met none.
-    falls       (K,), the largest fall of the margin found across each shell of radius `distance` / K, the innermost
-                first; their sum is the margin, or less where `distance` is the radius.
+    falls       (K,), the largest fall of the margin found across each shell, the innermost first; their sum is the
+                margin, or less where `distance` is the radius.
+    edges       (K,), where shells end, as shares of `distance`.
     gradients   what it cost.
     outcome     how the search ended: the value of a `FitOutcome`.
 
-    >>> profile = RadialProfile(2.0, 1.9, 2.2, np.array([1.0, 3.0]), 100, "searched")
+    >>> profile = RadialProfile(2.0, 1.9, 2.2, np.array([1.0, 3.0]), (0.5, 1.0), 100, "ascended")
     >>> profile.radii, profile.slopes
     (array([0., 1., 2.]), array([1., 3.]))
     """
@@ -39,20 +41,21 @@ class RadialProfile:
     low: float
     upper: float
     falls: Array
+    edges: tuple[float, ...]
     gradients: int
     outcome: str
 
     @property
     def radii(self) -> Array:
-        """The edges of the shells: (K + 1,), from 0 to `distance`."""
-        return np.linspace(0.0, self.distance, len(self.falls) + 1)
+        """Where shells begin and end: (K + 1,), from 0 to `distance`."""
+        return self.distance * np.array([0.0, *self.edges])
 
     @property
     def slopes(self) -> Array:
         """Fall per length in each shell: (K,). No larger than the local Lipschitz constant, if the falls are true."""
         if not self.distance > 0.0 or not len(self.falls):
             return np.full(len(self.falls), math.nan)
-        return self.falls * (len(self.falls) / self.distance)
+        return self.falls / np.diff(self.radii)
 
     @property
     def mean_slope(self) -> float:
