@@ -70,10 +70,11 @@ class Effort:
 LONG = Effort()
 MODERATE = Effort(steps=300, sizes=(0.5,), restarts=8, rounds=5, descent=40, beyond=(4, 150), between=(10, 200))
 SHORT = Effort(steps=150, sizes=(0.5,), restarts=4, rounds=3, descent=30, beyond=(2, 100), between=(5, 120))
+SHORTEST = Effort(steps=100, sizes=(0.5,), restarts=3, rounds=2, descent=25, beyond=(2, 60), between=(4, 80))
 EFFORTS = {
-    "zoo:cifar-cnn": SHORT, "zoo:cifar-dd": SHORT, "zoo:cifar-brelu": SHORT,
-    "zoo:mnist-cnn": MODERATE, "zoo:mnist-dd": MODERATE, "zoo:mnist-brelu": MODERATE, "cifar-residual": MODERATE,
-    "cifar-average-pool": MODERATE, "vit": MODERATE, "cnn-max-pool": MODERATE,
+    "zoo:cifar-cnn": SHORTEST, "zoo:cifar-dd": SHORTEST, "zoo:cifar-brelu": SHORTEST,
+    "zoo:mnist-cnn": SHORT, "zoo:mnist-dd": SHORT, "zoo:mnist-brelu": SHORT, "cifar-residual": SHORT,
+    "cifar-average-pool": SHORT, "vit": MODERATE, "cnn-max-pool": MODERATE,
 }  # fmt: skip
 
 

@@ -88,11 +88,10 @@ def test_an_affine_margin_has_its_root_at_the_exact_distance(p: float, shells: i
     x = torch.rand(6, dtype=torch.float64)
     found, margin = ascent(classifier, x, p=p, shells=shells, limit=50.0)
     found.climb(0, STEPS, STEPS)
-    radii, falls, shares = found.roots()
+    radii, falls = found.roots()
     slope = (classifier.module.weight[0] - classifier.module.weight[1]).detach()
     assert float(radii) == pytest.approx(margin / float(torch.linalg.vector_norm(slope, dual_exponent(p))), rel=0.01)
     assert float(falls.sum()) == pytest.approx(margin, rel=0.01)
-    assert shares.shape == (1, STARTS) and 0.95 <= float(shares.max()) <= 1.0 + 1e-9
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
@@ -128,7 +127,7 @@ def test_a_root_that_is_not_reached_is_the_limit() -> None:
         classifier.module[-1].bias.copy_(torch.tensor([50.0, 0.0]))
     found, margin = ascent(classifier, x, p=2.0, shells=3, limit=0.5)
     found.climb(0, STEPS, STEPS)
-    radii, falls, _shares = found.roots()
+    radii, falls = found.roots()
     assert float(radii) == 0.5 and 0.0 < float(falls.sum()) < margin
     assert math.isinf(float(found.nearest))
 

@@ -1,9 +1,10 @@
 """The attack "descent", this package's own: many short descents to the boundary, from the input and from points found.
 
 There are first descents from the input, towards any class and towards each of the likeliest ones, and then rounds of
-descents from many distances and from around the nearest points found so far (`descent_starts`), until most of a round
-meet the same point. The nearest points are refined at last. Random numbers are shared by all inputs: what is found for
-an input does not depend on the others, unless no descent finds anything for it; only then other inputs serve as starts.
+descents from many distances and from around the nearest points found so far (`descent_starts`), until enough of them
+met the nearest point. The nearest points are refined at last. Random numbers are shared by all inputs: what is found
+for an input does not depend on the others, unless no descent finds anything for it; only then other inputs serve as
+starts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from cleverscore.attacks.criterion import ANY, Criterion
 from cleverscore.attacks.far_starts import far_starts
 from cleverscore.attacks.presets import Effort
 from cleverscore.estimators.ascent.boundary_descent import FAR, NEAR, Schedule, descend
-from cleverscore.estimators.ascent.descent_starts import AGREEING, AGREEMENT, NEAREST, starts
+from cleverscore.estimators.ascent.descent_starts import ENOUGH, NEAREST, SAME, starts
 
 SPARSE = 0.05  # share of coordinates that a jump moves for p = 1, where near points are sparse
 
@@ -72,6 +73,7 @@ class _Search:
     """The nearest points found so far for each of n inputs: sizes (NEAREST, n), nearest first, and points.
 
     open    the places of inputs that are still searched for, (k,).
+    met     the distance that each descent of a round came to, (m, n).
     """
 
     def __init__(self, criterion: Criterion, p: float, chunk_size: int) -> None:
@@ -80,6 +82,7 @@ class _Search:
         self.points = x.expand(NEAREST, *x.shape).clone()
         self.sizes = torch.full((NEAREST, len(x)), math.inf, dtype=x.dtype, device=x.device)
         self.open = torch.arange(len(x), device=x.device)
+        self.met = self.sizes[:0]
 
     def keep(self, points: torch.Tensor, sizes: torch.Tensor | None = None) -> None:
         """Take points (m, k, *shape) of open inputs into the pool; a point at the input itself stands for none."""
@@ -97,7 +100,7 @@ class _Search:
     ) -> None:
         """Descend from starts (m, k, *shape) of open inputs, and keep what is near.
 
-        Without rivals, inputs are closed for which most descents came to the nearest point known.
+        With the schedule `FAR` and without rivals, inputs are closed that enough descents brought to the nearest point.
         """
         m, k = starts.shape[:2]
         every = self.criterion.rows(self.open.repeat(m))
@@ -123,9 +126,12 @@ class _Search:
         )
         sizes = sizes.view(m, k)
         self.keep(points.view(starts.shape), sizes)
-        if rivals is None:
-            met = sizes <= (1.0 + AGREEMENT) * self.sizes[0, self.open]
-            self.open = self.open[met.sum(0) < AGREEING * m]
+        if rivals is None and schedule is FAR:
+            found = torch.full((m, len(self.criterion)), math.inf, dtype=sizes.dtype, device=sizes.device)
+            found[:, self.open] = sizes
+            self.met = torch.cat([self.met, found])
+            enough = (self.met <= (1.0 + SAME) * self.sizes[0]).sum(0) >= ENOUGH * m
+            self.open = self.open[~enough[self.open]]
 
     def starts(self, number: int, count: int, generator: torch.Generator) -> torch.Tensor:
         """Starts (count, k, *shape) of round `number`, for open inputs."""

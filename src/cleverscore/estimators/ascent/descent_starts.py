@@ -1,4 +1,4 @@
-"""Where descents to the boundary begin, and when a round of them leaves no doubt.
+"""Where descents to the boundary begin, and when there were enough.
 
 The region of a class is bounded by many pieces of surface, and a descent ends on one of them. A round therefore begins
 at many distances from the input, evenly in the logarithm: networks that are flat at their data hide near crossings from
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 START_LENGTHS, JUMP_LENGTHS = (0.5, 32.0), (0.1, 3.0)
 NEAREST = 3  # crossings around which starts lie: one alone is a trap
 GOLDEN = 0.618  # lengths are shifted from round to round by this share of their spacing
-# A round leaves no doubt where this share of its descents met the nearest crossing, within 4%. In a network that is
-# simple around the input nearly all do; where they do not, nearer crossings may be hidden.
-AGREEING, AGREEMENT = 0.75, 0.04
+# Rounds end when so many descents, as a share of one round's starts, met the nearest crossing, within 2%: where it is
+# met again and again, a nearer one that is as easy to meet would have been met, too.
+ENOUGH, SAME = 0.75, 0.02
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,10 @@ def starts(number: int, count: int) -> list[Start]:
     return found
 
 
-def agree(distances: Sequence[float], nearest: float) -> bool:
-    """Whether most of a round's descents met the nearest crossing; one descent alone says nothing.
+def settled(distances: Sequence[float], nearest: float, count: int) -> bool:
+    """Whether enough of all descents so far met the nearest crossing, with `count` starts in a round.
 
-    >>> agree([1.0, 1.01, 1.03, 2.0], 1.0), agree([1.0, 1.5, 2.0], 1.0), agree([1.0], 1.0)
-    (True, False, False)
+    >>> settled([1.0, 1.01, 2.0, 1.01], 1.0, count=4), settled([1.0, 1.5, 2.0, 1.01], 1.0, count=4)
+    (True, False)
     """
-    met = sum(distance <= (1.0 + AGREEMENT) * nearest for distance in distances)
-    return len(distances) > 1 and met >= AGREEING * len(distances)
+    return sum(distance <= (1.0 + SAME) * nearest for distance in distances) >= ENOUGH * count

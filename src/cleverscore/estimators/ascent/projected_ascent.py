@@ -118,16 +118,13 @@ class ShellAscent:
         self.radii = radii
 
     @torch.no_grad()
-    def roots(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def roots(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The radius at which the best directions of all shells reach the margin, and their falls there: (T,), (T, K).
 
-        At most the limit, where the falls may add up to less. Then, (T, S), the share of these falls that every start
-        found on its own.
+        At most the limit, where the falls may add up to less.
         """
         # The best direction of a shell is chosen at the radius where the ascent ended.
-        falls = torch.stack([self._falls(self.best), self._falls(self.directions)], 3)
-        shares = falls.amax(3).sum(1) / falls.amax((2, 3)).sum(1, keepdim=True).clamp_min(1e-30)
-        falls = falls.flatten(2)
+        falls = torch.stack([self._falls(self.best), self._falls(self.directions)], 3).flatten(2)
         both = torch.stack([self.best, self.directions], 3).flatten(2, 3)
         chosen = falls.argmax(2)
         directions = both.gather(2, chosen[..., None, None].expand(*chosen.shape, 1, both.shape[-1]))
@@ -142,7 +139,7 @@ class ShellAscent:
             else:
                 middle = (low + high) / 2
             reached = self._falls(directions, middle)[..., 0]
-        return high, self._falls(directions, high)[..., 0], shares
+        return high, self._falls(directions, high)[..., 0]
 
     def _points(self, directions: torch.Tensor, radii: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The two ends of each piece of a ray, and their targets; the innermost pieces begin at the input.
