@@ -33,6 +33,12 @@ from scipy.stats import spearmanr
 
 import cleverscore as cs
 from benchmarks.trained_networks import LARGE, NAMES, ROBUST, load, role
+from cleverscore.balls import LpBall
+from cleverscore.budget import Budget
+from cleverscore.estimators.ascent.profile_search import Effort as SearchEffort
+from cleverscore.estimators.ascent.profile_search import searches
+from cleverscore.subjects import prepare
+from cleverscore.tuning import tuned
 
 Piece = dict[str, Any]
 NETWORKS = tuple(name for name in NAMES if name not in LARGE)
@@ -521,7 +527,7 @@ def _clever(classifier: cs.Classifier, x: torch.Tensor, p: float, seed: int, **s
     began = time.process_time()
     scores = cs.clever(classifier, x, p=p, seed=seed, workers=1, progress=False, **settings)
     share = (time.process_time() - began) / len(x)
-    more = {name: [float(getattr(head, name)) for head in scores] for name in ("upper",) if hasattr(scores[0], name)}
+    more = {name: [float(getattr(head, name)) for head in scores] for name in ("upper", "low")}
     work = [float(head.gradients) for head in scores]  # of all targets
     return Scored([float(value) for value in scores.values], [share] * len(x), work, settings, more)
 
@@ -532,6 +538,40 @@ def sharp(classifier: cs.Classifier, x: torch.Tensor, p: float, seed: int, optio
 
 def sharp_all(classifier: cs.Classifier, x: torch.Tensor, p: float, seed: int, options: dict[str, Any]) -> Scored:
     return _clever(classifier, x, p, seed, method="sharp", targets="all")
+
+
+def sharp_box(classifier: cs.Classifier, x: torch.Tensor, p: float, seed: int, options: dict[str, Any]) -> Scored:
+    """Fewer ways are valid in the box, so that no score may be smaller."""
+    return _clever(classifier, x, p, seed, method="sharp", region="box")
+
+
+def sharp_near(classifier: cs.Classifier, x: torch.Tensor, p: float, seed: int, options: dict[str, Any]) -> Scored:
+    """In a ball that holds half of the inputs' boundaries; `more` has the radius, to which other scores are cut."""
+    radius = float(np.median(_clever(classifier, x, p, seed, method="sharp").scores))
+    found = _clever(classifier, x, p, seed, method="sharp", radius=radius)
+    return replace(found, more={"radius": [radius] * len(x)})
+
+
+def sharp_alone(classifier: cs.Classifier, x: torch.Tensor, p: float, seed: int, options: dict[str, Any]) -> Scored:
+    """Ascents across shells from random directions: no descent gives starts or an upper limit."""
+    examples = prepare(classifier, x, targets="untargeted", seed=seed)
+    began = time.process_time()
+    found = searches(
+        tuned(classifier, x[:2]), examples, ball=LpBall(p, RADII[p]), seed=seed, budget=Budget.parse(None),
+        smallest_only=True, chunk_size=64, workers=1, effort=SearchEffort(from_crossings=False),
+    )  # fmt: skip
+    profiles = [search.profiles() for _position, search in found]
+    share = (time.process_time() - began) / len(x)
+    work = [float(sum(profile.gradients for profile in each)) for each in profiles]
+    scores = [min(profile.distance for profile in each) for each in profiles]
+    return Scored(scores, [share] * len(x), work, {"radius": RADII[p]}, {})
+
+
+def sharp_25(classifier: cs.Classifier, x: torch.Tensor, p: float, seed: int, options: dict[str, Any]) -> Scored:
+    """25 times the work: the smallest score of 25 other seeds."""
+    every = [_clever(classifier, x, p, 100 + other, method="sharp") for other in range(25)]
+    scores = np.min([each.scores for each in every], axis=0).tolist()
+    return replace(every[0], scores=scores, gradients=np.sum([each.gradients for each in every], axis=0).tolist())
 
 
 def paper(classifier: cs.Classifier, x: torch.Tensor, p: float, seed: int, options: dict[str, Any]) -> Scored:
@@ -608,6 +648,10 @@ def slope(
 METHODS: dict[str, Callable[[cs.Classifier, torch.Tensor, float, int, dict[str, Any]], Scored]] = {
     "sharp": sharp,
     "sharp-all": sharp_all,
+    "sharp-box": sharp_box,
+    "sharp-near": sharp_near,
+    "sharp-25": sharp_25,
+    "sharp-alone": sharp_alone,
     "paper": paper,
     "art": art,
     "margin": margin,
@@ -619,6 +663,11 @@ FEWER = {
     ("paper", "zoo:cifar-cnn"): 6, ("paper", "zoo:cifar-dd"): 6, ("paper", "zoo:cifar-brelu"): 6,
 }  # fmt: skip
 ART_NETWORKS = ("mlp-relu", "mlp-gelu-squared", "robust-mlp-l2", "mnist-net_256x4", "zoo:mnist-mlp")
+NESTED_NETWORKS = (*L1_NETWORKS, "mnist-net_256x2", "mnist-net_256x6", "ffnnSIGMOID__Point_6x200", "mlp-silu")
+# What takes long, or says the same everywhere: method -> networks.
+ONLY_FOR = {
+    "sharp-25": L1_NETWORKS, "sharp-alone": NESTED_NETWORKS, "sharp-near": NESTED_NETWORKS, "art": ART_NETWORKS,
+}  # fmt: skip
 
 
 # Pieces
@@ -707,7 +756,7 @@ def tasks(arguments: argparse.Namespace) -> list[Task]:
             for network, norm in pairs
             for method in arguments.methods
             for seed in range(arguments.seeds if method in SEEDED else 1)
-            if method != "art" or network in ART_NETWORKS
+            if network in ONLY_FOR.get(method, (network,))
         ]
     return found
 

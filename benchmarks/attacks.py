@@ -1,12 +1,12 @@
-"""Our best attack against other libraries' CW and BIM: `python -m benchmarks.attacks [--quick] [--out docs]`.
+"""Attacks side by side: `python -m benchmarks.attacks --folder NETWORKS [--work DIR] [--out docs]`.
 
-Shipped network and images, untargeted, inputs in [0, 1]. Peers run with their own defaults, except that foolbox's CW
-takes --iterations and not 10,000, that ART's takes 64 images at a time and not one, which changes its time only, and
-that foolbox's BIM, which has no default epsilon, takes ART's 0.3. Every peer's result is judged here: an input counts
-as attacked if the network says so, and its distortion is computed in double from the adversarial input. Medians are
-over all images, a failure counting as infinite; "ours / its" is the median ratio over the images where it succeeds.
-ART and torchattacks are optional: pip install adversarial-robustness-toolbox==1.20.1 packaging, and
-pip install --no-deps torchattacks (it pins old versions of packages that it does not need for this).
+NETWORKS is what `python -m benchmarks.trained_networks` made. All attacks stay in the input box and are untargeted.
+Each result is judged by a forward pass of the network, and its distance is computed in double. Local optimality is that
+of AttackBench (Cinà et al., AAAI 2025): with d_i an attack's distances, b_i the smallest that any attack here found,
+and m the largest b_i, it is the mean of max(0, m - d_i) over the mean of m - b_i; a failure counts as m.
+
+AutoAttack searches a ball of given size: it gets 98% of the distance that our attack found for an input, and is counted
+where it still succeeds. Times are CPU seconds of one thread per input. Every (network, norm, attack) is kept in --work.
 """
 
 from __future__ import annotations
@@ -25,193 +25,213 @@ import numpy as np
 import torch
 
 import cleverscore as cs
+from benchmarks.trained_networks import NAMES, load
 from cleverscore.attacks.foolbox_adapter import load_foolbox
 from cleverscore.tuning import tuned
 
-Attack = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-EPSILON = 0.3
-FOOLBOX_ITERATIONS = 10_000  # its own default
+NORMS = {"2": 2.0, "inf": math.inf, "1": 1.0}
+NETWORKS = ("mlp-relu", "mlp-silu", "robust-mlp-l2", "mnist-net_256x2", "mnist-net_256x6", "ffnnSIGMOID__Point_6x200",
+            "mnist_small_0_3", "zoo:mnist-cnn")  # fmt: skip
+SHARE = 0.98  # of our distance, within which AutoAttack is asked to find something
+AUTOATTACK = ("apgd-ce", "apgd-t", "fab-t")  # what decides for networks with gradients
+Attack = Callable[[cs.Classifier, torch.Tensor, torch.Tensor, float], torch.Tensor]
 
 
 class Whole(torch.nn.Module):
-    """The classifier with its preprocessing: a peer that gets `classifier.module` alone attacks another function."""
+    """The classifier with its preprocessing: a peer that gets `classifier.module` alone attacks another function.
 
-    def __init__(self, classifier: cs.Classifier) -> None:
+    shape   of one input, if the peer's have another shape.
+    """
+
+    def __init__(self, classifier: cs.Classifier, shape: tuple[int, ...] | None = None) -> None:
         super().__init__()
-        self.inner = classifier.module
-        self.logits = classifier.logits
+        self.inner, self.logits, self.shape = classifier.module, classifier.logits, shape
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.logits(x)
+        return self.logits(x if self.shape is None else x.reshape(-1, *self.shape))
 
 
-def foolbox_attacks(model: torch.nn.Module, iterations: int) -> dict[str, Attack]:
-    foolbox = load_foolbox()
-    wrapped = foolbox.PyTorchModel(model, bounds=(0.0, 1.0), device="cpu")
-    cw = foolbox.attacks.L2CarliniWagnerAttack(steps=iterations)
-    bim = foolbox.attacks.LinfBasicIterativeAttack()
-    return {
-        f"foolbox CW ({iterations} iterations)": lambda x, y: cw.run(wrapped, x, foolbox.Misclassification(y)),
-        f"foolbox BIM (epsilon {EPSILON})": lambda x, y: bim.run(
-            wrapped, x, foolbox.Misclassification(y), epsilon=EPSILON
-        ),
-    }
+def ours(preset: str) -> Attack:
+    def run(classifier: cs.Classifier, x: torch.Tensor, classes: torch.Tensor, p: float) -> torch.Tensor:
+        return cs.best_attack(classifier, x, p=p, preset=preset, workers=1).adversarial
+
+    return run
 
 
-def art_attacks(model: torch.nn.Module, shape: tuple[int, ...]) -> dict[str, Attack]:
-    from art.attacks.evasion import BasicIterativeMethod, CarliniL2Method
-    from art.estimators.classification import PyTorchClassifier
+def foolbox(kinds: dict[float, str], **settings: Any) -> Attack:
+    """One of foolbox's attacks with its own settings but for the number of steps."""
 
-    estimator = PyTorchClassifier(
-        model, loss=torch.nn.CrossEntropyLoss(), input_shape=shape, nb_classes=10, clip_values=(0.0, 1.0)
-    )
-    cw, bim = CarliniL2Method(estimator, batch_size=64, verbose=False), BasicIterativeMethod(estimator, verbose=False)
+    def run(classifier: cs.Classifier, x: torch.Tensor, classes: torch.Tensor, p: float) -> torch.Tensor:
+        library = load_foolbox()
+        method = getattr(library.attacks, kinds[p])(**settings)
+        wrapped = library.PyTorchModel(Whole(classifier).eval(), bounds=(0.0, 1.0), device="cpu")
+        return method.run(wrapped, x, library.Misclassification(classes))
 
-    def runner(method: Any) -> Attack:
-        return lambda x, y: torch.from_numpy(method.generate(x.numpy(), y.numpy()))
-
-    return {"ART CW (64 at a time)": runner(cw), "ART BIM": runner(bim)}
+    return run
 
 
-def torchattacks_attacks(model: torch.nn.Module) -> dict[str, Attack]:
-    import torchattacks
+FMN = {1.0: "L1FMNAttack", 2.0: "L2FMNAttack", math.inf: "LInfFMNAttack"}
+ATTACKS: dict[str, tuple[tuple[float, ...], Attack]] = {
+    "ours, quick": ((2.0, math.inf, 1.0), ours("quick")),
+    "ours, default": ((2.0, math.inf, 1.0), ours("default")),
+    "ours, long": ((2.0, math.inf, 1.0), ours("long")),
+    "foolbox DDN-1000": ((2.0,), foolbox({2.0: "DDNAttack"}, steps=1000)),
+    "foolbox FMN-1000": ((2.0, math.inf, 1.0), foolbox(FMN, steps=1000)),
+    "foolbox EAD": ((1.0,), foolbox({1.0: "EADAttack"}, steps=300)),
+}
 
-    return {
-        "torchattacks CW": torchattacks.CW(model),
-        "torchattacks BIM": torchattacks.BIM(model),
-    }
 
-
-def judged(name: str, classifier: cs.Classifier, x: torch.Tensor, adversarial: torch.Tensor, seconds: float) -> dict:
-    """Success and distortions of what an attack returned."""
-    adversarial = adversarial.detach().to(x)
+def distances(classifier: cs.Classifier, x: torch.Tensor, found: torch.Tensor, classes: torch.Tensor, p: float) -> Any:
+    """||found - x||_p, infinite where the class is the same or the point lies outside the box."""
     with torch.no_grad():
-        good = classifier(adversarial).argmax(1) != classifier(x).argmax(1)
-    good &= ((adversarial >= -1e-6) & (adversarial <= 1 + 1e-6)).flatten(1).all(1)
-    offsets = (adversarial.double() - x.double()).flatten(1)
-    linf = torch.where(good, offsets.abs().amax(1), math.inf)
-    l2 = torch.where(good, offsets.norm(dim=1), math.inf)
-    row = {
-        "attack": name,
-        "linf": float(np.median(linf.numpy())),
-        "l2": float(np.median(l2.numpy())),
-        "sizes": {"linf": linf.numpy(), "l2": l2.numpy()},
-        "success": float(good.double().mean()),
-        "seconds": seconds,
+        good = classifier(found).argmax(1) != classes
+    good &= ((found >= -1e-6) & (found <= 1.0 + 1e-6)).flatten(1).all(1)
+    sizes = torch.linalg.vector_norm((found.double() - x.double()).flatten(1), p, dim=1)
+    return torch.where(good, sizes, math.inf).tolist()
+
+
+def autoattack(classifier: cs.Classifier, x: torch.Tensor, classes: torch.Tensor, p: float, radii: Any) -> list[bool]:
+    """Whether AutoAttack succeeds within each radius."""
+    from pyautoattack import AutoAttack
+
+    norm = {1.0: "L1", 2.0: "L2", math.inf: "Linf"}[p]
+    model, beaten = Whole(classifier, tuple(x.shape[1:])).eval(), []
+    images = x if x.ndim == 4 else x.reshape(len(x), 1, 1, -1)  # it knows images only
+    for i, radius in enumerate(radii):
+        method = AutoAttack(model, attacks=list(AUTOATTACK), eps=float(radius), norm=norm, seed=0, version="custom")
+        found = method.run_standard_evaluation(images[i : i + 1], classes[i : i + 1])
+        found = found[0] if isinstance(found, tuple) else found
+        (size,) = distances(classifier, x[i : i + 1], found.to(x).reshape(x[i : i + 1].shape), classes[i : i + 1], p)
+        beaten.append(bool(size <= radius * (1.0 + 1e-5)))
+    return beaten
+
+
+def measured(network: str, norm: str, attack: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """One attack on one network, kept in --work."""
+    path = arguments.work / f"{network}_{norm}_{attack}.json".replace(":", "-").replace(" ", "").replace(",", "_")
+    if path.is_file():
+        return json.loads(path.read_text())
+    classifier, x, _labels = load(network, arguments.folder, arguments.inputs)
+    classifier, p = tuned(classifier, x[:2]), NORMS[norm]  # the same function in its faster form, for peers as for us
+    with torch.no_grad():
+        classes = classifier(x).argmax(1)
+    began = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if attack == "AutoAttack":
+            radii = SHARE * np.array(measured(network, norm, "ours, default", arguments)["distances"])
+            began = time.process_time()
+            piece: dict[str, Any] = {"beaten": autoattack(classifier, x, classes, p, radii)}
+        else:
+            found = ATTACKS[attack][1](classifier, x, classes, p).detach().to(x)
+            piece = {"distances": distances(classifier, x, found, classes, p)}
+    piece["seconds"] = (time.process_time() - began) / len(x)
+    path.write_text(json.dumps(piece) + "\n")
+    print(f"{network} l{norm} {attack}: {piece['seconds']:.2f} s per input", flush=True)
+    return piece
+
+
+def optimality(sizes: np.ndarray, best: np.ndarray) -> float:
+    """AttackBench's local optimality.
+
+    >>> best = np.array([1.0, 2.0, 3.0])
+    >>> optimality(best, best), optimality(np.array([1.0, 2.0, math.inf]), best), optimality(best + 1.0, best)
+    (1.0, 1.0, 0.3333333333333333)
+    """
+    largest = float(best.max())
+    return float((largest - np.minimum(sizes, largest)).mean() / (largest - best).mean())
+
+
+def row(network: str, norm: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    names = [name for name, (norms, _run) in ATTACKS.items() if NORMS[norm] in norms]
+    pieces = {name: measured(network, norm, name, arguments) for name in names}
+    sizes = {name: np.array(piece["distances"], dtype=np.float64) for name, piece in pieces.items()}
+    best = np.min(list(sizes.values()), axis=0)
+    auto = measured(network, norm, "AutoAttack", arguments) if arguments.autoattack else None
+    return {
+        "network": network,
+        "norm": norm,
+        "inputs": len(best),
+        "attacks": {
+            name: {
+                "optimality": optimality(sizes[name], best),
+                "seconds": pieces[name]["seconds"],
+                "failures": int(np.isinf(sizes[name]).sum()),
+                "largest": float((sizes[name] / best).max()) if np.isfinite(sizes[name]).all() else None,
+            }
+            for name in names
+        },
+        "autoattack": None if auto is None else {"beaten": sum(auto["beaten"]), "seconds": auto["seconds"]},
     }
-    print(
-        f"{name:32s} linf {row['linf']:.4f}  l2 {row['l2']:.4f}  success {row['success']:.0%}  {seconds:.0f} s",
-        flush=True,
-    )
-    return row
 
 
-def number(value: float) -> str:
-    return "-" if math.isinf(value) else f"{value:.4f}"
-
-
-def markdown(result: dict) -> str:
+def markdown(result: dict[str, Any]) -> str:
     lines = [
         "<!-- written by: python -m benchmarks.attacks -->",
-        f"Measured on {result['machine']} with torch {result['torch']}, {result['threads']} threads: "
-        f"{result['images']} images of `zoo:mnist` on `zoo:mnist-cnn`, untargeted. Medians over all images (a failure "
-        "counts as infinite, - is an infinite median). Peers run with their defaults, or as stated. Ours / its is the "
-        "median ratio over the images where that attack succeeds.",
+        f"Measured on {result['machine']} with torch {result['torch']}, one thread; untargeted, in the input box. "
+        "Local optimality (AttackBench) is against the smallest distance that any of these attacks found; largest is the "
+        "largest distance in units of that one. Seconds are CPU time per input.",
         "",
-        "| attack | median linf | ours / its | median l2 | ours / its | success | seconds |",
-        "|---|---|---|---|---|---|---|",
+        "| norm | attack | networks | mean optimality | smallest | largest distance | failures | seconds |",
+        "|---|---|---|---|---|---|---|---|",
     ]
+    for norm in NORMS:
+        rows = [row for row in result["rows"] if row["norm"] == norm]
+        for name in ATTACKS:
+            found = [row["attacks"][name] for row in rows if name in row["attacks"]]
+            if not found:
+                continue
+            values = [each["optimality"] for each in found]
+            finite = [each["largest"] for each in found if each["largest"] is not None]
+            lines.append(
+                f"| {norm} | {name} | {len(found)} | {np.mean(values):.4f} | {min(values):.4f} "
+                f"| {f'{max(finite):.3f}' if finite else ''} | {sum(each['failures'] for each in found)} "
+                f"| {np.mean([each['seconds'] for each in found]):.2f} |"
+            )
+    tried = [row for row in result["rows"] if row["autoattack"] is not None]
+    if tried:
+        count, beaten = sum(row["inputs"] for row in tried), sum(row["autoattack"]["beaten"] for row in tried)
+        seconds = np.mean([row["autoattack"]["seconds"] for row in tried])
+        lines += [
+            "",
+            f"AutoAttack ({', '.join(AUTOATTACK)}) within {SHARE:.0%} of the distance of `ours, default`: succeeds for "
+            f"{beaten} of {count} inputs, {seconds:.1f} CPU seconds per input.",
+        ]
     lines += [
-        f"| {r['attack']} | {number(r['linf'])} | {number(r['linf_ratio'])} | {number(r['l2'])} "
-        f"| {number(r['l2_ratio'])} | {r['success']:.0%} | {r['seconds']:.0f} |"
-        for r in result["rows"]
+        "",
+        "By network:",
+        "",
+        "| network | norm | attack | optimality | failures | seconds |",
+        "|---|---|---|---|---|---|",
     ]
-    lines += [""]
-    lines += [f"Not measured: {name}, {reason}." for name, reason in result["missing"].items()]
-    if result["foolbox_iterations"] < FOOLBOX_ITERATIONS:
-        lines.append(
-            f"foolbox's CW had {result['foolbox_iterations']} of its default {FOOLBOX_ITERATIONS} iterations, so what "
-            "follows is not yet a comparison with its defaults.\n"
-        )
-    for norm, holds in result["no_peer_is_nearer"].items():
-        lines.append(
-            f"Median {norm} of our best attack no larger than that of each peer: {'yes' if holds else 'no'}.\n"
-        )
-    return "\n".join(lines).rstrip() + "\n"
+    for each in result["rows"]:
+        lines += [
+            f"| {each['network']} | {each['norm']} | {name} | {found['optimality']:.4f} | {found['failures']} "
+            f"| {found['seconds']:.2f} |"
+            for name, found in each["attacks"].items()
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="five images, short attacks, nothing written")
-    parser.add_argument("--iterations", type=int, default=1000, help="of foolbox's CW; its own default is 10000")
-    parser.add_argument("--images", type=int, default=50)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--out", type=Path, default=Path("docs"), help="where _attacks_benchmark.md and .json go")
+    parser.add_argument("--folder", type=Path, required=True, help="of benchmarks.trained_networks")
+    parser.add_argument("--work", type=Path, default=Path("runs/attacks"), help="where measurements are kept")
+    parser.add_argument("--out", type=Path, default=Path("docs"))
+    parser.add_argument("--networks", nargs="+", choices=NAMES, default=list(NETWORKS), metavar="NAME")
+    parser.add_argument("--norms", nargs="+", choices=list(NORMS), default=list(NORMS))
+    parser.add_argument("--inputs", type=int, default=16)
+    parser.add_argument("--autoattack", action="store_true", help="needs pip install pyautoattack")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    classifier = cs.load_model("zoo:mnist-cnn")
-    own = classifier
-    count = 5 if arguments.quick else arguments.images
-    x = torch.as_tensor(cs.load_data("zoo:mnist")[0][:count])
-    # The same function in its faster form, for the peers as for us: it halves the hour that they take.
-    classifier = tuned(classifier, x)
-    with torch.no_grad():
-        logits = classifier(x)
-        predicted = logits.argmax(1)
-        whole = Whole(classifier).eval()
-        if not (torch.equal(whole(x), logits) and torch.allclose(logits, own(x), rtol=1e-4, atol=1e-4)):
-            raise SystemExit("the peers would attack another function than ours")
-    preset = "quick" if arguments.quick else "default"
-    rows, missing = [], {}
-    for p, norm in ((math.inf, "linf"), (2.0, "l2")):
-        best = cs.best_attack(classifier, x, p=p, preset=preset)
-        rows.append(judged(f"ours, best in {norm}", classifier, x, best.adversarial, best.seconds))
-    iterations = 50 if arguments.quick else arguments.iterations
-    sources: dict[str, Callable[[], dict[str, Attack]]] = {
-        "torchattacks": lambda: torchattacks_attacks(whole),
-        "ART": lambda: art_attacks(whole, tuple(x.shape[1:])),
-        "foolbox": lambda: foolbox_attacks(whole, iterations),
-    }
-    for source, make in sources.items():
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                peers = make()
-        except ImportError as error:
-            missing[source] = f"which cannot be imported ({error})"
-            print(f"{source}: not measured, {error}")
-            continue
-        for name, run in peers.items():
-            began = time.perf_counter()
-            adversarial = run(x, predicted)
-            rows.append(judged(name, classifier, x, adversarial, time.perf_counter() - began))
-    ours = {"linf": rows[0]["sizes"]["linf"], "l2": rows[1]["sizes"]["l2"]}
-    for row in rows:
-        for norm, sizes in row.pop("sizes").items():
-            good = np.isfinite(sizes)
-            row[f"{norm}_ratio"] = float(np.median(ours[norm][good] / sizes[good])) if good.any() else math.inf
-    peers_rows = rows[2:]
-    result = {
-        "machine": platform.machine(),
-        "torch": torch.__version__,
-        "threads": arguments.threads,
-        "images": count,
-        "rows": rows,
-        "missing": missing,
-        "foolbox_iterations": iterations,
-        "no_peer_is_nearer": {
-            "linf": all(rows[0]["linf"] <= row["linf"] for row in peers_rows),
-            "l2": all(rows[1]["l2"] <= row["l2"] for row in peers_rows),
-        },
-    }
+    torch.set_num_threads(1)
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    rows = [row(network, norm, arguments) for network in arguments.networks for norm in arguments.norms]
+    result = {"machine": platform.machine(), "torch": torch.__version__, "rows": rows}
     text = markdown(result)
     print(text)
-    if not arguments.quick:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / "_attacks_benchmark.md").write_text(text)
-        (arguments.out / "_attacks_benchmark.json").write_text(
-            json.dumps(result, indent=1).replace("Infinity", "null") + "\n"
-        )
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "_attacks_benchmark.md").write_text(text)
+    (arguments.out / "_attacks_benchmark.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
