@@ -7,6 +7,7 @@ DEV    := $(VENV)/.dev
 DATA   ?= data
 MNIST  ?= $(DATA)/mnist
 CIFAR  ?= $(DATA)/cifar-10-batches-bin
+NETWORKS ?= runs/networks
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test browser lint format bench paper paper-full docs reference zoo clean
@@ -48,13 +49,15 @@ format: $(DEV)  ## rewrite files in the project's style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(DEV)  ## measure accuracy and speed side by side with peers (about an hour)
+bench: $(DEV)  ## measure accuracy and speed side by side with peers (some hours; MNIST=folder CIFAR=folder)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev,bench]'
 	$(BIN)/python -m benchmarks.tails --networks
 	$(BIN)/python -m benchmarks.speed
 	$(BIN)/python -m benchmarks.racing
 	$(if $(wildcard $(DATA)/mobilenet_v1.onnx),$(BIN)/python -m benchmarks.many_classes --data $(DATA))
-	$(BIN)/python -m benchmarks.attacks
+	$(BIN)/python -m benchmarks.trained_networks --folder $(NETWORKS) --mnist $(MNIST) --cifar $(CIFAR)
+	$(BIN)/python -m benchmarks.attacks --folder $(NETWORKS) --networks mlp-relu mlp-silu robust-mlp-l2 zoo:mnist-cnn
+	$(BIN)/python -m benchmarks.answer --folder $(NETWORKS) --networks zoo:mnist-mlp zoo:mnist-cnn zoo:cifar-cnn
 	$(BIN)/python -m benchmarks.certificates
 	$(BIN)/python -m benchmarks.truth
 	$(BIN)/python -m benchmarks.scaling

@@ -872,12 +872,31 @@ def assembled(pieces: dict[Task, Piece], networks: Sequence[str], norms: Sequenc
                 if repeats:
                     row["methods"][method] = compared(repeats, sizes)
             one = pieces.get(Task(network, norm, "sharp", 0))
-            every = pieces.get(Task(network, norm, "sharp-all", 0))
-            if one and every:
-                pairs = np.array(list(zip(one["scores"], every["scores"], strict=False)), dtype=np.float64)
-                row["untargeted_to_all"] = (pairs[:, 0] / pairs[:, 1]).tolist()
+            others = {
+                name: pieces.get(Task(network, norm, f"sharp-{name}", 0)) for name in ("all", "box", "near", "25")
+            }
+            if one:
+                row |= {f"sharp_{name}": nested(name, one, other) for name, other in others.items() if other}
             rows.append(row)
     return rows
+
+
+def nested(name: str, one: Piece, other: Piece) -> list[float]:
+    """What a sharp run with another set of points, targets or seeds makes of each input's score, as a ratio.
+
+    all     untargeted score / smallest over all targets.
+    box     score in the box / in the ball.
+    near    score in a smaller ball / what it should be, the smaller of score and radius.
+    25      smallest of 25 scores / `score_low`.
+    """
+    score, found = (np.array(piece["scores"], dtype=np.float64) for piece in (one, other))
+    if name == "all":
+        return (score / found).tolist()
+    if name == "box":
+        return (found / score).tolist()
+    if name == "near":
+        return (found / np.minimum(score, other["more"]["radius"])).tolist()
+    return (found / np.array(one["more"]["low"], dtype=np.float64)).tolist()
 
 
 def criteria(rows: Sequence[dict[str, Any]], method: str = "sharp") -> list[dict[str, Any]]:
@@ -908,7 +927,10 @@ def criteria(rows: Sequence[dict[str, Any]], method: str = "sharp") -> list[dict
         if found["spearman"] < max(row["methods"][null]["spearman"] for null in ("margin", "slope"))
     ]
     seeds = np.concatenate([found["seed_spread"] for _, found in mine if found["seeds"] > 1] or [[math.nan]])
-    equal = np.concatenate([row["untargeted_to_all"] for row in rows if "untargeted_to_all" in row] or [[math.nan]])
+    equal, box, near, more = (
+        np.concatenate([row[f"sharp_{name}"] for row in rows if f"sharp_{name}" in row] or [[math.nan]])
+        for name in ("all", "box", "near", "25")
+    )
     within = float((np.abs(equal - 1.0) <= 0.01).mean())
     above, far = float((ratios > 1.0 + ROUNDING).mean()), int((ratios > 1.03).sum())
     tail, most = float(np.quantile(seeds, 0.95)), float(seeds.max())
@@ -937,6 +959,21 @@ def criteria(rows: Sequence[dict[str, Any]], method: str = "sharp") -> list[dict
             'untargeted within 1% of the minimum over targets="all" for 99% of rows',
             f"{within:.1%} of {len(equal)}, ratios {np.min(equal):.3f} to {np.max(equal):.3f}",
             within >= 0.99,
+        ),
+        entry(
+            "in the box no smaller than in the ball, within 1%",
+            f"{(box >= 0.99).sum()} of {len(box)}, smallest ratio {np.min(box):.3f}",
+            bool((box >= 0.99).all()),
+        ),
+        entry(
+            "in a smaller ball the smaller of score and radius, within 1%",
+            f"{(np.abs(near - 1.0) <= 0.01).sum()} of {len(near)}, ratios {np.min(near):.3f} to {np.max(near):.3f}",
+            bool((np.abs(near - 1.0) <= 0.01).all()),
+        ),
+        entry(
+            "`score_low` at most the smallest of 25 further searches in 90%",
+            f"{(more >= 1.0).mean():.1%} of {len(more)}, smallest ratio {np.min(more):.3f}",
+            bool((more >= 1.0).mean() >= 0.9),
         ),
     ]
 
@@ -972,7 +1009,11 @@ def markdown(result: dict[str, Any]) -> str:
         ranks = " | ".join(_cell(row, m, "spearman", ".2f") for m in ("sharp", "paper", "art", "margin", "slope"))
         known = f"{names[id(row)]} | {row['norm']} | {row['referee_median']:.4g} | {row['referee_spread']:.2f}"
         lines.append(f"| {known} | {ranks} |")
-    for method, title in (("sharp", "The sharp score"), ("paper", "The paper's score"), ("art", "ART's score")):
+    titles = {
+        "sharp": "The sharp score", "sharp-alone": "Ascents across shells alone, without descents",
+        "paper": "The paper's score", "art": "ART's score",
+    }  # fmt: skip
+    for method, title in titles.items():
         shown = [row for row in result["rows"] if method in row["methods"]]
         if not shown:
             continue
@@ -990,7 +1031,7 @@ def markdown(result: dict[str, Any]) -> str:
             seeds = ["", ""]
             if found["seeds"] > 1:
                 seeds = [f"{np.quantile(found['seed_spread'], 0.95):.3f}", f"{max(found['seed_spread']):.3f}"]
-            equal = row.get("untargeted_to_all") if method == "sharp" else None
+            equal = row.get("sharp_all") if method == "sharp" else None
             lines.append(
                 f"| {names[id(row)]} | {row['norm']} | {found['inputs']} x {found['seeds']} "
                 f"| {found['median_ratio']:.3f} | {found['largest_ratio']:.3f} | {found['above']:.1%} "

@@ -169,8 +169,8 @@ def markdown(result: dict[str, Any]) -> str:
     lines = [
         "<!-- written by: python -m benchmarks.attacks -->",
         f"Measured on {result['machine']} with torch {result['torch']}, one thread; untargeted, in the input box. "
-        "Local optimality (AttackBench) is against the smallest distance that any of these attacks found; largest is the "
-        "largest distance in units of that one. Seconds are CPU time per input.",
+        "Local optimality (AttackBench) is against the smallest distance that any of these attacks found; largest is "
+        "the largest distance in units of that one. Seconds are CPU time per input.",
         "",
         "| norm | attack | networks | mean optimality | smallest | largest distance | failures | seconds |",
         "|---|---|---|---|---|---|---|---|",

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import linprog, minimize
+from torch import nn
 
-from cleverscore.estimators.ascent.boundary_descent import descend
+from cleverscore.estimators.ascent.boundary_descent import NEAR, descend
 from cleverscore.estimators.ascent.half_space import nearest_in_half_space
 from cleverscore.norms import dual_exponent
 
@@ -167,3 +168,24 @@ def test_where_the_box_is_too_small_the_best_corner_is_taken(p: float) -> None:
         x, x, torch.full((3,), 1e3).double(), w, p=p, low=torch.tensor(0.0), high=torch.tensor(1.0)
     )
     torch.testing.assert_close(z, (w < 0).double(), rtol=0.0, atol=1e-9)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+def test_refined_crossings_are_nearer_and_still_crossings(p: float) -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(30, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 1)).double()
+    x = torch.randn(6, 30, dtype=torch.float64)
+    sign = model(x).detach().sign()[:, 0]
+
+    def margins_and_gradients(points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        points = points.detach().requires_grad_(True)
+        with torch.enable_grad():
+            margins = sign * model(points)[:, 0]
+            (gradients,) = torch.autograd.grad(margins.sum(), points)
+        return margins.detach(), gradients
+
+    sizes, points = descend(margins_and_gradients, x, x, p=p, steps=40)
+    finer, nearer = descend(margins_and_gradients, x, points, p=p, steps=60, schedule=NEAR)
+    assert torch.isfinite(sizes).all() and (finer <= sizes * (1 + 1e-9)).all() and (finer < sizes).any()
+    assert (margins_and_gradients(nearer)[0] <= 0.0).all()
+    torch.testing.assert_close(torch.linalg.vector_norm(nearer - x, p, dim=1), finer)

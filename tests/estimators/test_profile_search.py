@@ -90,6 +90,32 @@ def test_scores_in_the_plane_against_brute_force(p: float, activation: type[nn.M
         assert score.upper >= 0.99 * exact
 
 
+class Hidden(nn.Module):
+    """The margin at x: 4 - x_0 / 2, and below it where x_1 < -0.9, which no gradient at the input shows."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        margin = 4.0 - x[:, 0] / 2.0 - 80.0 * torch.relu(-x[:, 1] - 0.9)
+        return torch.stack([margin, torch.zeros_like(margin)], 1)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+@pytest.mark.parametrize("targets", ["untargeted", "runner_up", "all"])
+def test_a_crossing_is_found_that_no_gradient_at_the_input_shows(p: float, targets: str) -> None:
+    for seed in range(3):
+        (score,) = sharp(Hidden(), torch.zeros(1, 40), p=p, targets=targets, radius=20.0, seed=seed)
+        assert score.value <= score.upper <= 0.95 * 1.001
+
+
+def test_gradients_in_channels_last_order_are_read_right() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 4))
+    x = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    plain = sharp(model, x, p=2, targets="untargeted")
+    last = sharp(model.to(memory_format=torch.channels_last), x, p=2, targets="untargeted")
+    assert last.values == pytest.approx(plain.values, rel=0.01)
+    assert (plain.values <= plain.upper).all()
+
+
 # --- properties ----------------------------------------------------------------------------------------------------
 
 
