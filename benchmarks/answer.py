@@ -1,11 +1,11 @@
 """Seconds to an untargeted answer, ours and ART's: `python -m benchmarks.answer --folder NETWORKS [--referees DIR]`.
 
 NETWORKS is what `python -m benchmarks.trained_networks` made, DIR the --work folder of `benchmarks.agreement`, whose
-attacks say how well each score ranks inputs. All methods score one input after the other, in turn, in one process, so
-that a busy machine slows them alike. ART runs as its documentation has it, clever_u(500, 1024, pool_factor=10), which
-takes minutes per input: on the first --art-inputs inputs only. The large networks are scored against the runner-up
-class, and compared with a quick attack on it. What was measured is kept in --work, input by input; an interrupted run
-goes on.
+attacks say how well each score ranks inputs. Our methods score all inputs in one call, on --threads threads, and
+seconds are per input. ART has no such call: it scores one input after the other, with as many threads inside torch, as
+its documentation has it: clever_u(500, 1024, pool_factor=10), which takes minutes per input, so on the first
+--art-inputs inputs only. The large networks are scored against the runner-up class, and compared with a quick attack on
+it. What was measured is kept in --work; an interrupted run goes on.
 """
 
 from __future__ import annotations
@@ -28,26 +28,29 @@ from benchmarks.trained_networks import LARGE, load
 
 SMALL = ("zoo:mnist-mlp", "zoo:mnist-cnn", "zoo:cifar-cnn")
 ART = (500, 1024, 10)  # blocks, block size, pool factor
-Score = Callable[[cs.Classifier, torch.Tensor], dict[str, float]]
+Score = Callable[[cs.Classifier, torch.Tensor], dict[str, Any]]
 
 
 def ours(threads: int, **settings: Any) -> Score:
-    def score(classifier: cs.Classifier, x: torch.Tensor) -> dict[str, float]:
+    def score(classifier: cs.Classifier, x: torch.Tensor) -> dict[str, Any]:
         scores = cs.clever(classifier, x, p=2.0, workers=threads, progress=False, **settings)
-        return {"score": float(scores.values[0]), "gradients": float(scores[0].gradients)}
+        work = float(np.mean([head.gradients for head in scores]))
+        return {"scores": [float(value) for value in scores.values], "gradients": work}
 
     return score
 
 
-def theirs(classifier: cs.Classifier, x: torch.Tensor) -> dict[str, float]:
+def theirs(classifier: cs.Classifier, x: torch.Tensor) -> dict[str, Any]:
     scored = art(classifier, x, 2.0, 0, {"art": ART})
-    return {"score": scored.scores[0], "gradients": scored.gradients[0]}
+    return {"scores": scored.scores, "gradients": scored.gradients[0]}
 
 
-def timed(score: Score, classifier: cs.Classifier, x: torch.Tensor) -> dict[str, float]:
+def timed(score: Score, classifier: cs.Classifier, x: torch.Tensor) -> dict[str, Any]:
+    """Scores, and seconds per input."""
     began, busy = time.perf_counter(), time.process_time()
     found = score(classifier, x)
-    return {**found, "seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - busy}
+    wall, cpu = time.perf_counter() - began, time.process_time() - busy
+    return {**found, "inputs": len(x), "seconds": wall / len(x), "cpu_seconds": cpu / len(x)}
 
 
 def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -61,38 +64,30 @@ def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def small(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """A row per method: all methods on input 0, then on input 1, and so on."""
+    """A row per method."""
     classifier, images, _labels = load(name, arguments.folder, arguments.inputs)
-    methods: dict[str, Score] = {
-        "sharp": ours(arguments.threads, method="sharp"),
-        "paper, 500 x 128, tolerance 0": ours(arguments.threads, blocks=500, block_size=128, tolerance=0),
-        "ART, 500 x 1024, pool 10": theirs,
-    }
-    found: dict[str, list[dict[str, float]]] = {method: [] for method in methods}
-    for i in range(len(images)):
-        for method, score in methods.items():
-            if method.startswith("ART") and i >= arguments.art_inputs:
-                continue
-            place = f"{name}_{i}_{method.split(',')[0]}.json".replace(":", "-")
-            measured = kept(arguments.work / place, lambda s=score, i=i: timed(s, classifier, images[i : i + 1]))
-            found[method].append(measured)
-            print(f"{name}, input {i}, {method}: {measured['score']:.4f}, {measured['seconds']:.1f} s", flush=True)
+    methods: dict[str, tuple[Score, int]] = {
+        "sharp": (ours(arguments.threads, method="sharp"), len(images)),
+        "paper, 500 x 128, tolerance 0": (
+            ours(arguments.threads, blocks=500, block_size=128, tolerance=0), arguments.paper_inputs,
+        ),
+        "ART, 500 x 1024, pool 10": (theirs, arguments.art_inputs),
+    }  # fmt: skip
     judge = None if arguments.referees is None else referee(read(arguments.referees), name, "2")
     rows = []
-    for method, measured in found.items():
-        if not measured:
+    for method, (score, count) in methods.items():
+        path = arguments.work / f"{name}_{method.split(',')[0]}_{count}.json".replace(":", "-")
+        row = kept(path, lambda s=score, n=count: timed(s, classifier, images[:n])) if count else None
+        if row is None:
             continue
-        scores = np.array([one["score"] for one in measured])
-        row: dict[str, Any] = {"network": name, "method": method, "inputs": len(measured), "scores": scores.tolist()}
-        for what in ("seconds", "cpu_seconds", "gradients"):
-            row[what] = float(np.mean([one[what] for one in measured]))
-        row["each_seconds"] = [one["seconds"] for one in measured]
-        row["spearman"] = row["ratio"] = None
+        print(f"{name}, {method}: {row['seconds']:.2f} s", flush=True)
+        row |= {"network": name, "method": method, "spearman": None, "ratio": None}
         if judge is not None:
+            scores = np.array(row["scores"])[: len(judge[0])]
             sizes = judge[0][: len(scores)]
-            rank = correlation(scores[: len(sizes)], sizes)
+            rank = correlation(scores, sizes)
             row["spearman"] = None if math.isnan(rank) else rank
-            row["ratio"] = float(np.median(scores[: len(sizes)] / sizes))
+            row["ratio"] = float(np.median(scores / sizes))
         rows.append(row)
     return rows
 
@@ -108,19 +103,19 @@ def large(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         return {"distance": float(best.distortion[0]), "seconds": best.seconds}
 
     measured, distances = [], []
-    for i in range(len(images)):
+    for i in range(len(images)):  # a pass of these networks takes all cores by itself
         x = images[i : i + 1]
         one = kept(arguments.work / f"{name}_{i}_sharp.json", lambda x=x: timed(score, classifier, x))
         other = kept(arguments.work / f"{name}_{i}_attack.json", lambda x=x: attacked(x))
-        print(f"{name}, input {i}: {one['score']:.4f}, {one['seconds']:.1f} s; {other}", flush=True)
+        print(f"{name}, input {i}: {one['scores'][0]:.4f}, {one['seconds']:.1f} s; {other}", flush=True)
         measured.append(one)
         distances.append(other["distance"])
     return {
         "network": name,
         "inputs": len(measured),
-        "scores": [one["score"] for one in measured],
+        "scores": [one["scores"][0] for one in measured],
         "distances": distances,
-        "ratios": [one["score"] / size for one, size in zip(measured, distances, strict=True)],
+        "ratios": [one["scores"][0] / size for one, size in zip(measured, distances, strict=True)],
         **{what: float(np.mean([one[what] for one in measured])) for what in ("seconds", "cpu_seconds", "gradients")},
     }
 
@@ -129,18 +124,18 @@ def markdown(result: dict[str, Any]) -> str:
     lines = [
         "<!-- written by: python -m benchmarks.answer -->",
         f"Measured on {result['machine']} with torch {result['torch']}, {result['threads']} "
-        f"thread{'s' if result['threads'] > 1 else ''}: untargeted l2 scores, radius {RADII[2.0]:g}, one input after "
-        "the other, methods in turn. Seconds and gradients are means per input; ratio is the median of score / "
-        "smallest distance of any attack, Spearman the rank correlation with it (empty for fewer than four inputs). "
-        "How much faster a method is than ART is measured on the inputs that ART scored.",
+        f"thread{'s' if result['threads'] > 1 else ''}: untargeted l2 scores, radius {RADII[2.0]:g}. Seconds "
+        "and gradients are means per input; ratio is the median of score / smallest distance of any attack, Spearman "
+        "the rank correlation with it (empty for fewer than four inputs). "
+        "Ours score all inputs in one call, ART one after the other.",
         "",
         "| network | method | inputs | seconds | CPU seconds | gradients | times faster than ART | Spearman | ratio |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    peers = {row["network"]: row["each_seconds"] for row in result["small"] if row["method"].startswith("ART")}
+    peers = {row["network"]: row["seconds"] for row in result["small"] if row["method"].startswith("ART")}
     for row in result["small"]:
-        slow = peers.get(row["network"], [])  # on its inputs only, of which there may be fewer
-        faster = f"{sum(slow) / sum(row['each_seconds'][: len(slow)]):.1f}" if slow else ""
+        slow = peers.get(row["network"])
+        faster = f"{slow / row['seconds']:.1f}" if slow else ""
         spearman, ratio = ("" if row[name] is None else f"{row[name]:.2f}" for name in ("spearman", "ratio"))
         lines.append(
             f"| {row['network']} | {row['method']} | {row['inputs']} | {row['seconds']:.2f} | {row['cpu_seconds']:.2f} "
@@ -171,10 +166,11 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/answer"), help="where measurements are kept")
     parser.add_argument("--out", type=Path, default=Path("docs"))
     parser.add_argument("--networks", nargs="*", choices=(*SMALL, *LARGE), default=[*SMALL, *LARGE], metavar="NAME")
-    parser.add_argument("--inputs", type=int, default=8, help="of the small networks")
+    parser.add_argument("--inputs", type=int, default=16, help="of the small networks")
+    parser.add_argument("--paper-inputs", type=int, default=4, help="of them, with the paper's score")
     parser.add_argument("--art-inputs", type=int, default=1, help="of them, with ART's score")
     parser.add_argument("--large-inputs", type=int, default=3, help="of the ImageNet networks")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     result = {
