@@ -106,6 +106,19 @@ def test_a_crossing_is_found_that_no_gradient_at_the_input_shows(p: float, targe
         assert score.value <= score.upper <= 0.95 * 1.001
 
 
+def test_a_search_that_meets_no_crossing_says_so() -> None:
+    def island(x: torch.Tensor) -> torch.Tensor:
+        """Another class within a small disc around (1, 0), and no gradient elsewhere that would show it."""
+        offset = x - torch.tensor([1.0, 0.0])
+        margin = 1.0 - 2.0 * torch.exp(-(offset**2).sum(1) / 0.02)
+        return 3.0 * torch.stack([margin, torch.zeros_like(margin)], 1)
+
+    for seed in range(3):
+        (score,) = cs.clever(cs.Classifier(island), torch.zeros(1, 2), p=2, radius=3.0, method="sharp", seed=seed)
+        truth = 1.0 - 0.1 * math.sqrt(2.0 * math.log(2.0))
+        assert score.value <= 1.01 * truth or (score.outcome is cs.FitOutcome.UNSETTLED and math.isinf(score.upper))
+
+
 def test_gradients_in_channels_last_order_are_read_right() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 4))

@@ -130,7 +130,8 @@ class _Search:
             found = torch.full((m, len(self.criterion)), math.inf, dtype=sizes.dtype, device=sizes.device)
             found[:, self.open] = sizes
             self.met = torch.cat([self.met, found])
-            enough = (self.met <= (1.0 + SAME) * self.sizes[0]).sum(0) >= ENOUGH * m
+            met = (self.met <= (1.0 + SAME) * self.sizes[0]) & torch.isfinite(self.met)
+            enough = met.sum(0) >= ENOUGH * m
             self.open = self.open[~enough[self.open]]
 
     def starts(self, number: int, count: int, generator: torch.Generator) -> torch.Tensor:

@@ -19,7 +19,7 @@ NEAREST = 3  # crossings around which starts lie: one alone is a trap
 GOLDEN = 0.618  # lengths are shifted from round to round by this share of their spacing
 # Rounds end when so many descents, as a share of one round's starts, met the nearest crossing, within 2%: where it is
 # met again and again, a nearer one that is as easy to meet would have been met, too.
-ENOUGH, SAME = 0.75, 0.02
+ENOUGH, SAME = 1.25, 0.02
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ def starts(number: int, count: int) -> list[Start]:
 def settled(distances: Sequence[float], nearest: float, count: int) -> bool:
     """Whether enough of all descents so far met the nearest crossing, with `count` starts in a round.
 
-    >>> settled([1.0, 1.01, 2.0, 1.01], 1.0, count=4), settled([1.0, 1.5, 2.0, 1.01], 1.0, count=4)
+    >>> settled([1.0, 1.01, 2.0, 1.01, 1.0, 1.0], 1.0, count=4), settled([math.inf] * 9, math.inf, count=4)
     (True, False)
     """
-    return sum(distance <= (1.0 + SAME) * nearest for distance in distances) >= ENOUGH * count
+    met = sum(distance <= (1.0 + SAME) * nearest for distance in distances)
+    return math.isfinite(nearest) and met >= ENOUGH * count

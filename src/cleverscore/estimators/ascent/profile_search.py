@@ -49,7 +49,7 @@ EDGES = (0.6, 0.8, 1.0)
 DESCENT_STEPS = 40
 # A round has so many starts that take whichever target they meet; where each target is asked for, more of its own.
 ANY_STARTS, TARGET_STARTS = 12, 3
-MOST_ROUNDS = 8
+MOST_ROUNDS = 12
 FEW_DIMENSIONS, FEW_DIMENSIONS_FACTOR = 32, 4  # there gradients are cheap, and small networks hide steep pieces
 # The nearest crossings are refined, as they are and moved a little (as a share of their distance): small pieces of the
 # boundary lie side by side. The best is refined once more. Where each target is asked for, this is done for each.
