@@ -877,7 +877,8 @@ def assembled(pieces: dict[Task, Piece], networks: Sequence[str], norms: Sequenc
             }
             if one:
                 row |= {f"sharp_{name}": nested(name, one, other) for name, other in others.items() if other}
-            rows.append(row)
+            if row["methods"]:
+                rows.append(row)
     return rows
 
 
@@ -936,7 +937,8 @@ def criteria(rows: Sequence[dict[str, Any]], method: str = "sharp") -> list[dict
     tail, most = float(np.quantile(seeds, 0.95)), float(seeds.max())
 
     def entry(text: str, value: str, holds: bool) -> dict[str, Any]:
-        return {"criterion": text, "value": value, "holds": bool(holds)}
+        missing = "nan" in value
+        return {"criterion": text, "value": "not measured" if missing else value, "holds": None if missing else holds}
 
     return [
         entry("above the referee: at most 1% of all rows", f"{above:.2%} of {len(ratios)}", above <= 0.01),
@@ -978,6 +980,9 @@ def criteria(rows: Sequence[dict[str, Any]], method: str = "sharp") -> list[dict
     ]
 
 
+WORDS = {True: "yes", False: "no", None: ""}
+
+
 def _listed(failures: Sequence[str], cases: int) -> str:
     return f"all of {cases}" if not failures else f"not in {len(failures)} of {cases}: {', '.join(failures)}"
 
@@ -996,7 +1001,7 @@ def markdown(result: dict[str, Any]) -> str:
         "",
         "| what the sharp score is held to | found | holds |",
         "|---|---|---|",
-        *(f"| {c['criterion']} | {c['value']} | {'yes' if c['holds'] else 'no'} |" for c in result["criteria"]),
+        *(f"| {c['criterion']} | {c['value']} | {WORDS[c['holds']]} |" for c in result["criteria"]),
         "",
         "Rank correlation (Spearman) with the referee. IQR / median is that of the referee's distances: where it is "
         "small, there is little to rank.",
@@ -1078,7 +1083,8 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
             ends = axis.get_xlim()
             axis.loglog(ends, ends, color="black", linewidth=0.8)
         axis.set(title=title, xlabel="smallest distance of any attack")
-        axis.legend()
+        if axis.lines:
+            axis.legend()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
 
