@@ -1070,8 +1070,9 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
     panels = {"sharp": "sharp score", "paper": "the paper's score", "margin": "logit margin"}
     colours = {"1": "tab:green", "2": "tab:blue", "inf": "tab:orange"}
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(12, 4), constrained_layout=True)
-    for axis, (method, title) in zip(axes, panels.items(), strict=True):
+    panels = {name: title for name, title in panels.items() if any(name in row["methods"] for row in rows)}
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(4 * len(panels), 4), constrained_layout=True, squeeze=False)
+    for axis, (method, title) in zip(axes[0], panels.items(), strict=True):
         for norm, colour in colours.items():
             chosen = [row["methods"][method] for row in rows if row["norm"] == norm and method in row["methods"]]
             if chosen:
@@ -1083,8 +1084,7 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
             ends = axis.get_xlim()
             axis.loglog(ends, ends, color="black", linewidth=0.8)
         axis.set(title=title, xlabel="smallest distance of any attack")
-        if axis.lines:
-            axis.legend()
+        axis.legend()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
 

@@ -82,8 +82,8 @@ _ADVICE = {
         "to be done."
     ),
     FitOutcome.UNSETTLED: (
-        "The starts of the search disagree, so more of them would probably lower the score, down to score_low or so; "
-        "compare other seeds, and give more budget if it was limited."
+        "The search met no crossing, met the nearest one too seldom or went far below it, so more search may lower the "
+        "score, to score_low or below; compare other seeds, and give more budget if it was limited."
     ),
     FitOutcome.OWN_MODEL: "The end-point is that of your own tail model; nothing needs to be done.",
 }
