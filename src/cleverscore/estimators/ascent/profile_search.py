@@ -62,8 +62,9 @@ SLACK = (3.0, 1.6, 1.15)
 # With more targets than this, only the nearest by margin / ||gradient at the input|| are searched at all.
 MANY_TARGETS, PREFILTERED = 32, 16
 # What more search may still take off a score: a little always; more where the ascents went far below the nearest
-# crossing, since others may go farther; and much where the nearest crossing was not met often enough. Compared with 25
-# searches in docs/agreement.md.
+# crossing, since others may go farther; and much where the nearest crossing was not met often enough. Of 480 scores on
+# five networks 90% were within 1.5% of the smallest of 12 seeds, and within 8.5% where they were 10 to 20% below their
+# crossing.
 SEARCH_ERROR, GAP_WEIGHT, NOT_MET_ENOUGH = 0.02, 0.5, 0.1
 UNSETTLED = 0.1  # more search would lower the score by more than this share
 START_BLOCK = 2**40  # random starts come from blocks that no sampling reaches
