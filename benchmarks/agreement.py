@@ -32,6 +32,7 @@ import torch
 from scipy.stats import spearmanr
 
 import cleverscore as cs
+from benchmarks.attacks import Whole
 from benchmarks.trained_networks import LARGE, NAMES, ROBUST, load, role
 from cleverscore.balls import LpBall
 from cleverscore.budget import Budget
@@ -583,7 +584,7 @@ def art(classifier: cs.Classifier, x: torch.Tensor, p: float, seed: int, options
     from art.estimators.classification import PyTorchClassifier
     from art.metrics import clever_u
 
-    module = torch.nn.Sequential(Logits(classifier)).eval()
+    module = torch.nn.Sequential(Whole(classifier)).eval()
     with torch.no_grad():
         classes = classifier(x[:1]).shape[1]
     estimator = PyTorchClassifier(
@@ -602,17 +603,6 @@ def art(classifier: cs.Classifier, x: torch.Tensor, p: float, seed: int, options
         seconds.append(time.process_time() - began)
     settings = {"nb_batches": blocks, "batch_size": size, "pool_factor": pool, "radius": RADII[p]}
     return Scored(scores, seconds, [2.0 * (classes - 1) * size * pool] * len(x), settings, {})
-
-
-class Logits(torch.nn.Module):
-    """The classifier with its preprocessing, as a module."""
-
-    def __init__(self, classifier: cs.Classifier) -> None:
-        super().__init__()
-        self.inner, self.logits = classifier.module, classifier.logits
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.logits(x)
 
 
 def margin(classifier: cs.Classifier, x: torch.Tensor, p: float, seed: int, options: dict[str, Any]) -> Scored:

@@ -245,20 +245,28 @@ class ProfileSearch:
 
     def _starts(self, number: int) -> list[tuple[int, torch.Tensor]]:
         """Where the descents of a round begin, and whereto they go; none where there were enough."""
-        count = self.factor * ANY_STARTS
+        count, own = self.factor * ANY_STARTS, self._own_starts
         work = []
-        several = len(self.targets) > 1
-        if several and not settled(self.any_met, self._nearest, count):
-            near = [offset for _, offset in self._nearest_crossings(NEAREST)]
+        if len(self.targets) > 1 and not settled(self.any_met, self._nearest, count):
+            near = self._nearest_crossings(NEAREST)
             work += [(ANY, offset) for offset in self._offsets(number, count, self._nearest, near)]
-        if not self.smallest_only or not several:
-            own = self.factor * TARGET_STARTS if several else count
+        if not self._together:
             for t in self.active:
                 target = self.targets[t]
                 if not settled(target.met, target.upper, own):
                     near = target.crossings[:NEAREST]
                     work += [(t, offset) for offset in self._offsets(number, own, target.upper, near)]
         return work
+
+    @property
+    def _together(self) -> bool:
+        """Whether only the nearest of several targets is asked for, so that descents need not name one."""
+        return self.smallest_only and len(self.targets) > 1
+
+    @property
+    def _own_starts(self) -> int:
+        """Starts of a round that one target has for itself."""
+        return self.factor * (TARGET_STARTS if len(self.targets) > 1 else ANY_STARTS)
 
     def _offsets(self, number: int, count: int, nearest: float, near: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Offsets of starts for crossings of which the nearest known one is so far."""
@@ -271,10 +279,9 @@ class ProfileSearch:
 
     def _refine_crossings(self) -> None:
         """The nearest crossings, moved along the boundary as near as they get."""
-        together = self.smallest_only and len(self.targets) > 1
-        for count, schedule in ((REFINED if together else 1, NEAR), (1, NEAREST_BY)):
-            if together:
-                work = [(ANY, offset) for _, offset in self._nearest_crossings(count)]
+        for count, schedule in ((REFINED, NEAR), (1, NEAREST_BY)):
+            if self._together:
+                work = [(ANY, offset) for offset in self._nearest_crossings(count)]
             else:
                 work = [(t, self.targets[t].crossings[0]) for t in self.active if self.targets[t].crossings]
             if schedule is NEAR:
@@ -288,18 +295,17 @@ class ProfileSearch:
         """Distance of the nearest crossing of any target."""
         return min((target.upper for target in self.targets), default=math.inf)
 
-    def _nearest_crossings(self, count: int) -> list[tuple[float, torch.Tensor]]:
-        """Distances and offsets of the nearest crossings, whatever their targets."""
+    def _nearest_crossings(self, count: int) -> list[torch.Tensor]:
+        """Offsets of the nearest crossings, whatever their targets."""
         known = [pair for target in self.targets for pair in zip(target.distances, target.crossings, strict=False)]
-        return sorted(known, key=lambda pair: pair[0])[:count]
+        return [offset for _, offset in sorted(known, key=lambda pair: pair[0])[:count]]
 
     def _settled(self, t: int) -> bool:
         """Whether the nearest crossing of this target, or of any that is asked for, was met often enough."""
-        count, several = self.factor * ANY_STARTS, len(self.targets) > 1
-        if self.smallest_only and several:
-            return settled(self.any_met, self._nearest, count)
+        if self._together:
+            return settled(self.any_met, self._nearest, self.factor * ANY_STARTS)
         target = self.targets[t]
-        return settled(target.met, target.upper, self.factor * TARGET_STARTS if several else count)
+        return settled(target.met, target.upper, self._own_starts)
 
     def _directions(self, number: int, count: int) -> torch.Tensor:
         """Random directions (count, d) of norm 1, from (seed, input id, norm, round) alone."""
