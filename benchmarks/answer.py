@@ -23,7 +23,9 @@ import numpy as np
 import torch
 
 import cleverscore as cs
-from benchmarks.agreement import RADII, art, correlation, read, referee, without_box
+from benchmarks.agreement_tables import correlation, read, referee
+from benchmarks.referees import without_box
+from benchmarks.score_methods import RADII, art
 from benchmarks.trained_networks import LARGE, load
 
 SMALL = ("zoo:mnist-mlp", "zoo:mnist-cnn", "zoo:cifar-cnn")
