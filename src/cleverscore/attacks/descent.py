@@ -1,23 +1,24 @@
 """The attack "descent", this package's own: many short descents to the boundary, from the input and from points found.
 
 There are first descents from the input, towards any class and towards each of the likeliest ones, and then rounds of
-descents from many distances and from around the nearest points found so far (`descent_starts`), until enough of them
-met the nearest point. The nearest points are refined at last. Random numbers are shared by all inputs: what is found
-for an input does not depend on the others, unless no descent finds anything for it; only then other inputs serve as
-starts.
+groups of descents, from many distances and from around the nearest points found so far (`descent_starts`), until enough
+groups met the nearest point. The nearest points are refined at last. Random numbers are shared by all inputs: what is
+found for an input does not depend on the others, unless no descent finds anything for it; only then other inputs serve
+as starts.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 
 from cleverscore.attacks.criterion import ANY, Criterion
 from cleverscore.attacks.far_starts import far_starts
 from cleverscore.attacks.presets import Effort
-from cleverscore.estimators.ascent.boundary_descent import FAR, NEAR, Schedule, descend
-from cleverscore.estimators.ascent.descent_starts import ENOUGH, NEAREST, SAME, starts
+from cleverscore.estimators.ascent.boundary_descent import FAR, NEAR, Cut, Schedule, descend_halving
+from cleverscore.estimators.ascent.descent_starts import CUTS, ENOUGH, NEAREST, SAME, Group, groups
 
 SPARSE = 0.05  # share of coordinates that a jump moves for p = 1, where near points are sparse
 
@@ -50,10 +51,10 @@ def descent(
         found[lost] = far_starts(criterion.rows(lost), others, p=p, seed=seed)
         search.keep(found[None])
     generator = torch.Generator().manual_seed(seed)
-    for number in range(1, effort.rounds + 1):
-        search.descend(search.starts(number, effort.starts, generator), effort.iterations)
+    for number in range(effort.rounds):
         if not len(search.open):
             break
+        search.round(number, effort, generator)
     search.open = torch.arange(len(criterion), device=criterion.x.device)
     search.descend(search.points, effort.refine, schedule=NEAR)
     return search.points
@@ -73,7 +74,7 @@ class _Search:
     """The nearest points found so far for each of n inputs: sizes (NEAREST, n), nearest first, and points.
 
     open    the places of inputs that are still searched for, (k,).
-    met     the distance that each descent of a round came to, (m, n).
+    met     the nearest distance that each far group came to, (m, n).
     """
 
     def __init__(self, criterion: Criterion, p: float, chunk_size: int) -> None:
@@ -95,49 +96,65 @@ class _Search:
         self.sizes[:, self.open] = sizes.gather(0, order)
         self.points[:, self.open] = points[order, torch.arange(points.shape[1], device=points.device)]
 
-    def descend(
-        self, starts: torch.Tensor, steps: int, rivals: torch.Tensor | None = None, schedule: Schedule = FAR
-    ) -> None:
-        """Descend from starts (m, k, *shape) of open inputs, and keep what is near.
+    def round(self, number: int, effort: Effort, generator: torch.Generator) -> None:
+        """Descend from groups of starts; after the first round, close inputs whose nearest point enough groups met."""
+        drawn = groups(number, effort.starts, wanted=ENOUGH, met=ENOUGH - 1)
+        starts = torch.cat([self._starts(group, generator) for group in drawn])
+        kinds = torch.tensor([place for place, group in enumerate(drawn) for _ in group.lengths])
+        opened = self.open
+        sizes = self.descend(starts, effort.iterations, cuts=CUTS, kinds=kinds.to(opened))
+        far = [sizes[kinds == place].amin(0) for place, group in enumerate(drawn) if not group.jumps]
+        found = torch.full((len(far), len(self.criterion)), math.inf, dtype=sizes.dtype, device=sizes.device)
+        found[:, opened] = torch.stack(far)
+        self.met = torch.cat([self.met, found])
+        met = (self.met <= (1.0 + SAME) * self.sizes[0]) & torch.isfinite(self.met)
+        if number:
+            self.open = opened[met.sum(0)[opened] < ENOUGH]
 
-        With the schedule `FAR` and without rivals, inputs are closed that enough descents brought to the nearest point.
+    def descend(
+        self,
+        starts: torch.Tensor,
+        steps: int,
+        rivals: torch.Tensor | None = None,
+        schedule: Schedule = FAR,
+        cuts: Sequence[Cut] = (),
+        kinds: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Descend from starts (m, k, *shape) of open inputs, keep what is near, and return the distances (m, k).
+
+        kinds   (m,): of an input's starts, those of one kind compete at the cuts.
         """
         m, k = starts.shape[:2]
         every = self.criterion.rows(self.open.repeat(m))
         aims = None if rivals is None else rivals.reshape(-1)
 
-        def margins_and_gradients(points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            parts = [
-                every.rows(rows).smooth_margins_and_gradients(points[rows], None if aims is None else aims[rows])
-                for rows in (slice(i, i + self.chunk_size) for i in range(0, len(points), self.chunk_size))
-            ]
-            return torch.cat([margins for margins, _ in parts]), torch.cat([gradients for _, gradients in parts])
+        def function_of_rows(rows: torch.Tensor) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+            chunks = torch.split(rows, self.chunk_size)
+
+            def margins_and_gradients(points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+                parts = [
+                    every.rows(chunk).smooth_margins_and_gradients(part, None if aims is None else aims[chunk])
+                    for chunk, part in zip(chunks, torch.split(points, self.chunk_size), strict=True)
+                ]
+                return torch.cat([margins for margins, _ in parts]), torch.cat([gradients for _, gradients in parts])
+
+            return margins_and_gradients
 
         low, high = (every.low, every.high) if every.boxed else (None, None)
-        sizes, points = descend(
-            margins_and_gradients,
-            every.x,
-            starts.flatten(0, 1),
-            p=self.p,
-            steps=steps,
-            schedule=schedule,
-            low=low,
-            high=high,
-        )
+        inputs = torch.arange(k, device=starts.device)
+        competing = None if kinds is None else (m * inputs[None, :] + kinds[:, None]).reshape(-1)
+        sizes, points = descend_halving(
+            function_of_rows, every.x, starts.flatten(0, 1), p=self.p, steps=steps, groups=competing, cuts=cuts,
+            schedule=schedule, low=low, high=high,
+        )  # fmt: skip
         sizes = sizes.view(m, k)
         self.keep(points.view(starts.shape), sizes)
-        if rivals is None and schedule is FAR:
-            found = torch.full((m, len(self.criterion)), math.inf, dtype=sizes.dtype, device=sizes.device)
-            found[:, self.open] = sizes
-            self.met = torch.cat([self.met, found])
-            met = (self.met <= (1.0 + SAME) * self.sizes[0]) & torch.isfinite(self.met)
-            enough = met.sum(0) >= ENOUGH * m
-            self.open = self.open[~enough[self.open]]
+        return sizes
 
-    def starts(self, number: int, count: int, generator: torch.Generator) -> torch.Tensor:
-        """Starts (count, k, *shape) of round `number`, for open inputs."""
+    def _starts(self, group: Group, generator: torch.Generator) -> torch.Tensor:
+        """The starts of a group (m, k, *shape), for open inputs."""
         x = self.criterion.x[self.open]
-        dim = x[0].numel()
+        count, dim = len(group.lengths), x[0].numel()
         noise = torch.randn(count, dim, generator=generator)
         if math.isinf(self.p):
             noise = noise.sign() * torch.rand(count, dim, generator=generator)
@@ -146,11 +163,10 @@ class _Search:
         noise /= torch.linalg.vector_norm(noise, self.p, dim=1, keepdim=True).clamp_min(1e-12)
         sizes, points = self.sizes[:, self.open], self.points[:, self.open]
         scale = torch.where(torch.isfinite(sizes[0]), sizes[0], self._typical_size(x))
-        drawn = starts(number, count)
-        lengths = torch.tensor([start.length for start in drawn])
+        lengths = torch.tensor(group.lengths)
         offsets = (lengths[:, None] * noise).to(x).view(count, 1, *x.shape[1:]) * scale.reshape(self.criterion.column)
         # A point that is not there is the input itself.
-        centers = torch.stack([x if start.around is None else points[start.around] for start in drawn])
+        centers = points[torch.arange(count) % NEAREST] if group.jumps else x.expand(count, *x.shape)
         return self.criterion.rows(self.open).inside(centers + offsets)
 
     def _typical_size(self, x: torch.Tensor) -> torch.Tensor:

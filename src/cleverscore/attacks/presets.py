@@ -13,7 +13,7 @@ class Effort:
     searches        of the constant, for CW and EAD; likeliest other classes to descend towards, for descent.
     learning_rate   of CW and EAD.
     variants        FMN's first step sizes or DDN's factors of the norm: a run for each, and the nearest result counts.
-    rounds, starts  for descent: rounds at most, and descents of each.
+    rounds, starts  for descent: rounds at most, and descents of each of their two groups.
     refine          steps of refinement afterwards.
     """
 
@@ -26,8 +26,8 @@ class Effort:
     refine: int = 0
 
 
-# An input costs at most iterations * (1 + searches + rounds * starts) + 3 * refine gradients. (Set by local optimality
-# per second: docs/attacks.md.)
+# An input costs at most iterations * (1 + searches) + rounds * 2 groups (`descent_gradients`) + 3 * refine gradients.
+# (Set by local optimality per second: docs/attacks.md.)
 _DESCENTS = {
     "quick": Effort(20, searches=3, rounds=1, starts=6, refine=20),
     "default": Effort(40, searches=4, rounds=6, starts=12, refine=60),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ class MarginRows:
     spent: float = 0.0
     broken: set[int] = field(default_factory=set)
     steepest: float = 0.0
+    _known_classes: torch.Tensor | None = None
 
     def margins(self, points: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Margins (n,) of points (n, *input_shape)."""
@@ -48,12 +50,12 @@ class MarginRows:
         """Margins (n,) and their gradients (n, *input_shape)."""
         self._charge(float(len(points)))
         parts = self._in_chunks(self._gradients_of_chunk, points, targets)
-        margins, gradients = (torch.cat(part) for part in zip(*parts, strict=True))
-        largest = gradients.flatten(1).abs().amax(1)
-        finite = torch.isfinite(margins) & torch.isfinite(largest)
-        if not bool(finite.all()):
+        margins, gradients = parts[0] if len(parts) == 1 else (torch.cat(part) for part in zip(*parts, strict=True))
+        largest = float(gradients.abs().amax())
+        if not math.isfinite(largest + float(margins.sum())):
+            finite = torch.isfinite(margins) & torch.isfinite(gradients).flatten(1).all(1)
             self.broken.update(targets[~finite].tolist())
-        self.steepest = max(self.steepest, float(largest.amax()))
+        self.steepest = max(self.steepest, largest)
         return margins, gradients
 
     def nearest_targets(self, points: torch.Tensor) -> torch.Tensor:
@@ -61,8 +63,13 @@ class MarginRows:
         self._charge(len(points) / 3.0)
         with torch.no_grad():
             logits = torch.cat([self.classifier.logits(part) for part in torch.split(points, self.chunk_size)])
-        classes = torch.tensor(list(self.targets), device=points.device)
+        classes = self._classes(points)
         return classes[logits[:, classes].argmax(1)]
+
+    def _classes(self, like: torch.Tensor) -> torch.Tensor:
+        if self._known_classes is None:
+            self._known_classes = torch.tensor(list(self.targets), device=like.device)
+        return self._known_classes
 
     def _charge(self, gradients: float) -> None:
         before = int(self.spent)
@@ -93,8 +100,11 @@ class MarginRows:
 
     def _margins(self, points: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         logits = self.classifier.logits(points)
-        others = logits.gather(1, targets.clamp_min(0)[:, None])[:, 0]
-        if bool((targets == ANY).any()):
-            classes = torch.tensor(list(self.targets), device=logits.device)
-            others = torch.where(targets == ANY, logits[:, classes].amax(1), others)
+        anywhere = targets == ANY
+        if bool(anywhere.all()):
+            others = logits[:, self._classes(logits)].amax(1)
+        else:
+            others = logits.gather(1, targets.clamp_min(0)[:, None])[:, 0]
+            if bool(anywhere.any()):
+                others = torch.where(anywhere, logits[:, self._classes(logits)].amax(1), others)
         return logits[:, self.predicted] - others

@@ -1,0 +1,340 @@
+"""The search for the nearest crossings of one input: points where a target wins.
+
+1. A descent from the input towards every target meets a crossing, whose distance is the first upper limit.
+2. Rounds of descents from points at many distances, near and far, and from around the nearest crossings look for nearer
+   ones, until enough groups of starts met the same one (`descent_starts`).
+3. The nearest are refined.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cleverscore.balls import LpBall
+from cleverscore.estimators.ascent.boundary_descent import FAR, NEAR, Cut, Schedule, descend_halving
+from cleverscore.estimators.ascent.descent_starts import (
+    CUTS,
+    MOST_WANTED,
+    NEAREST,
+    Group,
+    descent_gradients,
+    enough,
+    groups,
+    meetings,
+)
+from cleverscore.estimators.ascent.margin_rows import ANY, MarginRows
+from cleverscore.gradients import dual_norms
+from cleverscore.norms import dual_exponent
+from cleverscore.reasons import EXACT, LOST
+
+Array = npt.NDArray[np.float64]
+
+DESCENT_STEPS = 28
+# A round has two groups of so many starts that take whichever target they meet; where each target is asked for, also
+# two groups of its own.
+ANY_STARTS, TARGET_STARTS = 14, 5
+MOST_ROUNDS = 12
+# The nearest crossings are refined, as they are and moved a little (as a share of their distance): small pieces of the
+# boundary lie side by side. Where each target is asked for, this is done for each.
+REFINED, REFINING_STEPS, SMALL_JUMP = 4, 32, 0.1
+REFINING_STEPS_WHERE_FLAT = 64  # there shells leave almost nothing between score and crossing
+REFINING_CUTS = (Cut(0.25, 1 / 2), Cut(0.5, 1 / 2))
+FIRST_CUTS = (Cut(0.5, 1 / 2),)  # of the descents from the input, where only the nearest target is asked for
+# A target is out when its nearest crossing is more than so many times as far as the nearest of all: after the first
+# descents, and after all.
+SLACK = (3.0, 1.4)
+TINY = 1e-30
+START_BLOCK = 2**40  # random starts come from blocks that no sampling reaches
+SMALL_JUMPS = 2**20  # the number of their directions, which no group has
+
+
+def most_descent_gradients(factor: int) -> int:
+    """Gradients of one target's descents at most, about; `factor` multiplies the starts."""
+    rounds = sum(2 * descent_gradients(factor * starts, DESCENT_STEPS) for starts in (ANY_STARTS, TARGET_STARTS))
+    return DESCENT_STEPS + MOST_ROUNDS * rounds + 2 * REFINED * REFINING_STEPS_WHERE_FLAT
+
+
+@dataclass
+class TargetSearch:
+    """What is known of one target.
+
+    first_order margin / ||gradient|| at the input.
+    distances   of the crossings that descents met, nearest first; `crossings` holds the offsets of the nearest.
+    met         the nearest crossing that each far group of this target met, infinite where it met none.
+    value       the distance at the present stage; with `finished`, at the last one.
+    low, falls  of the radial profile.
+    settled     whether enough far groups met the nearest crossing.
+    """
+
+    margin: float
+    first_order: float = math.inf
+    distances: list[float] = field(default_factory=list)
+    crossings: list[torch.Tensor] = field(default_factory=list)
+    met: list[float] = field(default_factory=list)
+    value: float = math.inf
+    low: float = math.nan
+    falls: Array = field(default_factory=lambda: np.empty(0))
+    gradients: float = 0.0
+    stopped: str = ""
+    settled: bool = False
+    finished: bool = False
+
+    @property
+    def upper(self) -> float:
+        """Distance of the nearest crossing met."""
+        return self.distances[0] if self.distances else math.inf
+
+    def wanted_and_met(self) -> tuple[int, int]:
+        """Far groups that have to meet the nearest crossing, and that did."""
+        return enough(self.first_order, self.upper), meetings(self.met, self.upper)
+
+    def take(self, distance: float, offset: torch.Tensor, keep: int) -> None:
+        """Note what a descent met."""
+        place = int(np.searchsorted(self.distances, distance))
+        self.distances.insert(place, distance)
+        if place < keep:
+            self.crossings.insert(place, offset)
+            del self.crossings[keep:]
+
+
+def leave_out(targets: Sequence[TargetSearch], values: Sequence[float], slack: float) -> None:
+    """Stop the search for targets that are too far behind the smallest of their stage."""
+    active = [t for t, target in enumerate(targets) if not target.stopped]
+    limit = slack * min((values[t] for t in active), default=math.inf)
+    for t in active:
+        if values[t] > limit:
+            targets[t].stopped = LOST
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Random directions of norm 1, from (seed, input id, norm, number) alone."""
+
+    p: float
+    seed: int
+    input_id: int
+    like: torch.Tensor
+
+    def draw(self, number: int, count: int) -> torch.Tensor:
+        """The directions of this number: (count, d)."""
+        drawn = LpBall(self.p, 1.0).offsets(
+            dim=self.like.numel(), count=count, seed=self.seed, input_id=self.input_id, block=START_BLOCK + number,
+            tile=0,
+        ).to(self.like)  # fmt: skip
+        return unit(drawn, self.p)
+
+
+def unit(offsets: torch.Tensor, p: float) -> torch.Tensor:
+    """Offsets (n, d) of length 1; none where the length is zero."""
+    lengths = torch.linalg.vector_norm(offsets, p, dim=1, keepdim=True)
+    return offsets / torch.where(lengths > 0.0, lengths, 1.0)
+
+
+@dataclass(frozen=True)
+class _Start:
+    """A descent to be made: towards a target's position or `ANY`, from an offset, in competition with its group."""
+
+    target: int
+    offset: torch.Tensor
+    group: int = 0
+
+
+@dataclass
+class CrossingSearch:
+    """Descents towards the targets of one input.
+
+    classes         of the targets, in their order.
+    smallest_only   whether only the nearest of all targets is asked for.
+    factor          multiplies the starts of a group.
+    affords         whether so many more gradients are within the budget.
+    any_met         as `met` of a target, for groups that go towards any of them; `settled_any` likewise.
+    """
+
+    x: torch.Tensor
+    rows: MarginRows
+    targets: list[TargetSearch]
+    classes: Sequence[int]
+    directions: Directions
+    p: float
+    radius: float
+    box: tuple[float, float] | None
+    smallest_only: bool
+    factor: int
+    most_rounds: int
+    kept: int
+    affords: Callable[[float], bool]
+    any_met: list[float] = field(default_factory=list)
+    settled_any: bool = False
+
+    def __post_init__(self) -> None:
+        self.places = {target: t for t, target in enumerate(self.classes)}
+
+    @property
+    def active(self) -> list[int]:
+        """Positions of the targets that are still searched."""
+        return [t for t, target in enumerate(self.targets) if not target.stopped]
+
+    @property
+    def together(self) -> bool:
+        """Whether only the nearest of several targets is asked for, so that descents need not name one."""
+        return self.smallest_only and len(self.targets) > 1
+
+    @property
+    def nearest(self) -> float:
+        """Distance of the nearest crossing of any target."""
+        return min((target.upper for target in self.targets), default=math.inf)
+
+    def settled(self, t: int) -> bool:
+        """Whether the nearest crossing of this target, or of any that is asked for, was met often enough."""
+        return self.settled_any if self.together else self.targets[t].settled
+
+    def run(self, reserve: float) -> None:
+        """All descents; `reserve` is what the ascents of one target will need."""
+        self._from_input()
+        self._leave_out(SLACK[0])
+        for number in range(self.most_rounds):
+            work = self._round(number)
+            left = reserve * len(self.active)
+            if not work or not self.affords(descent_gradients(len(work), DESCENT_STEPS) + left):
+                break
+            self._descend(work)
+        # Decided before crossings are refined, which brings them below what groups met.
+        wanted, met = self._wanted_and_met()
+        self.settled_any = met >= wanted
+        for target in self.targets:
+            wanted, met = target.wanted_and_met()
+            target.settled = met >= wanted
+        self._refine()
+        self._leave_out(SLACK[1])
+
+    def _wanted_and_met(self) -> tuple[int, int]:
+        """Far groups that have to meet the nearest crossing of any target, and that did."""
+        return enough(self._first_order, self.nearest), meetings(self.any_met, self.nearest)
+
+    @property
+    def _first_order(self) -> float:
+        return min(target.first_order for target in self.targets)
+
+    def _leave_out(self, slack: float) -> None:
+        if self.smallest_only:
+            leave_out(self.targets, [target.upper for target in self.targets], slack)
+
+    def _from_input(self) -> None:
+        active = self.active
+        if not active:
+            return
+        classes = torch.tensor([self.classes[t] for t in active], device=self.x.device)
+        margins, gradients = self.rows.margins_and_gradients(self.x.expand(len(active), *self.x.shape), classes)
+        slopes = dual_norms(gradients.flatten(1).nan_to_num(0.0, 0.0, 0.0), dual_exponent(self.p))
+        for t, distance in zip(active, (margins / slopes.clamp_min(TINY)).tolist(), strict=True):
+            self.targets[t].first_order = distance
+        nowhere = torch.zeros(self.x.numel(), dtype=self.x.dtype, device=self.x.device)
+        self._descend([_Start(t, nowhere) for t in self.active], cuts=FIRST_CUTS if self.together else ())
+
+    def _round(self, number: int) -> list[_Start]:
+        """The starts of a round; none where enough groups met the nearest crossing."""
+        work: list[_Start] = []
+        if len(self.targets) > 1:
+            near = self._nearest_crossings(NEAREST)
+            for group in groups(number, self.factor * ANY_STARTS, *self._wanted_and_met()):
+                work += self._starts(ANY, group, self.nearest, near, len(work))
+        if not self.together:
+            count = self.factor * (TARGET_STARTS if len(self.targets) > 1 else ANY_STARTS)
+            for t in self.active:
+                target = self.targets[t]
+                for group in groups(number, count, *target.wanted_and_met()):
+                    work += self._starts(t, group, target.upper, target.crossings[:NEAREST], len(work))
+        return work
+
+    def _starts(
+        self, target: int, group: Group, nearest: float, near: Sequence[torch.Tensor], label: int
+    ) -> list[_Start]:
+        """Starts of a group, for crossings of which the nearest known one is so far."""
+        size = min(nearest, self.radius)
+        drawn = self.directions.draw(1 + group.number, len(group.lengths))
+        found = []
+        for place, (length, direction) in enumerate(zip(group.lengths, drawn, strict=True)):
+            center = near[place % len(near)] if group.jumps and near else 0.0
+            found.append(_Start(target, center + length * size * direction, -1 - label if group.jumps else label))
+        return found
+
+    def _refine(self) -> None:
+        """The nearest crossings, moved along the boundary as near as they get."""
+        if self.together:
+            work = [_Start(ANY, offset) for offset in self._nearest_crossings(REFINED)]
+        else:
+            known = [t for t in self.active if self.targets[t].crossings]
+            work = [_Start(t, self.targets[t].crossings[0], t) for t in known]
+        drawn = SMALL_JUMP * self.nearest * self.directions.draw(SMALL_JUMPS, len(work))
+        work += [
+            _Start(start.target, start.offset + jump, start.group) for start, jump in zip(work, drawn, strict=True)
+        ]
+        flat = enough(self._first_order, self.nearest) == MOST_WANTED
+        steps = REFINING_STEPS_WHERE_FLAT if flat else REFINING_STEPS
+        if self.affords(len(work) * steps):
+            self._descend(work, steps, NEAR, REFINING_CUTS)
+
+    def _nearest_crossings(self, count: int) -> list[torch.Tensor]:
+        """Offsets of the nearest crossings, whatever their targets."""
+        known = [pair for target in self.targets for pair in zip(target.distances, target.crossings, strict=False)]
+        return [offset for _, offset in sorted(known, key=lambda pair: pair[0])[:count]]
+
+    def _descend(
+        self,
+        work: Sequence[_Start],
+        steps: int = DESCENT_STEPS,
+        schedule: Schedule = FAR,
+        cuts: Sequence[Cut] = CUTS,
+    ) -> None:
+        """Make descents, and note what they met."""
+        if not work:
+            return
+        before = self.rows.spent
+        classes = torch.tensor(
+            [ANY if start.target == ANY else self.classes[start.target] for start in work], device=self.x.device
+        )
+        x = self.x.expand(len(work), *self.x.shape)
+        low, high = (None, None) if self.box is None else (x.new_tensor(edge) for edge in self.box)
+        distances, points = descend_halving(
+            lambda rows: lambda places: self.rows.margins_and_gradients(places, classes[rows]), x,
+            x + torch.stack([start.offset for start in work]).view_as(x),
+            p=self.p, steps=steps, groups=torch.tensor([start.group for start in work], device=self.x.device),
+            cuts=cuts, schedule=schedule, low=low, high=high,
+        )  # fmt: skip
+        met = torch.isfinite(distances)
+        reached = classes.clone()
+        anywhere = met & (classes == ANY)
+        if bool(anywhere.any()):
+            reached[anywhere] = self.rows.nearest_targets(points[anywhere])
+        offsets = (points - x).flatten(1)
+        cost = (self.rows.spent - before) / len(work)
+        best: dict[tuple[int, int], float] = {}
+        for start, crossed, distance, offset, end in zip(
+            work, met.tolist(), distances.tolist(), offsets, reached.tolist(), strict=True
+        ):
+            place = self.places[end] if crossed else max(start.target, 0)
+            self.targets[place].gradients += cost
+            if crossed:
+                self.targets[place].take(distance, offset, self.kept)
+            key = start.target, start.group
+            best[key] = min(best.get(key, math.inf), distance)
+        if cuts is CUTS:
+            for (target, group), distance in best.items():
+                if group >= 0:
+                    (self.any_met if target == ANY else self.targets[target].met).append(distance)
+        self._update()
+
+    def _update(self) -> None:
+        """Bring back targets that a descent towards any class met near by, and bound all values by crossings."""
+        limit = SLACK[1] * self.nearest
+        for target in self.targets:
+            if target.stopped == LOST and target.upper <= limit:
+                target.stopped = ""
+            if target.stopped != EXACT:
+                target.value = min(target.upper, self.radius, target.value)
