@@ -20,6 +20,7 @@ from cleverscore.balls import LpBall
 from cleverscore.estimators.ascent.boundary_descent import FAR, NEAR, Cut, Schedule, descend_halving
 from cleverscore.estimators.ascent.descent_starts import (
     CUTS,
+    MOST_FAR_GROUPS,
     MOST_WANTED,
     NEAREST,
     Group,
@@ -36,10 +37,9 @@ from cleverscore.reasons import EXACT, LOST
 Array = npt.NDArray[np.float64]
 
 DESCENT_STEPS = 28
-# A round has two groups of so many starts that take whichever target they meet; where each target is asked for, also
-# two groups of its own.
+# Starts of a group that take whichever target they meet; where each target is asked for, it also has groups of its own.
 ANY_STARTS, TARGET_STARTS = 14, 5
-MOST_ROUNDS = 12
+MOST_ROUNDS = 6
 # The nearest crossings are refined, as they are and moved a little (as a share of their distance): small pieces of the
 # boundary lie side by side. Where each target is asked for, this is done for each.
 REFINED, REFINING_STEPS, SMALL_JUMP = 4, 32, 0.1
@@ -56,8 +56,9 @@ SMALL_JUMPS = 2**20  # the number of their directions, which no group has
 
 def most_descent_gradients(factor: int) -> int:
     """Gradients of one target's descents at most, about; `factor` multiplies the starts."""
-    rounds = sum(2 * descent_gradients(factor * starts, DESCENT_STEPS) for starts in (ANY_STARTS, TARGET_STARTS))
-    return DESCENT_STEPS + MOST_ROUNDS * rounds + 2 * REFINED * REFINING_STEPS_WHERE_FLAT
+    groups = MOST_WANTED + (MOST_ROUNDS - 1) * (MOST_FAR_GROUPS + 1)
+    each = sum(descent_gradients(factor * starts, DESCENT_STEPS) for starts in (ANY_STARTS, TARGET_STARTS))
+    return DESCENT_STEPS + groups * each + 2 * REFINED * REFINING_STEPS_WHERE_FLAT
 
 
 @dataclass
