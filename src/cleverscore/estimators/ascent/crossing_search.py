@@ -38,7 +38,7 @@ Array = npt.NDArray[np.float64]
 
 DESCENT_STEPS = 28
 # Starts of a group that take whichever target they meet; where each target is asked for, it also has groups of its own.
-ANY_STARTS, TARGET_STARTS = 14, 5
+ANY_STARTS, TARGET_STARTS = 12, 5
 MOST_ROUNDS = 6
 # The nearest crossings are refined, as they are and moved a little (as a share of their distance): small pieces of the
 # boundary lie side by side. Where each target is asked for, this is done for each.
