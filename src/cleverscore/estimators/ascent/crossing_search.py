@@ -39,6 +39,9 @@ Array = npt.NDArray[np.float64]
 DESCENT_STEPS = 28
 # Starts of a group that take whichever target they meet; where each target is asked for, it also has groups of its own.
 ANY_STARTS, TARGET_STARTS = 12, 5
+# Every third far group goes towards the targets in turn: descents towards any of them can pass by a class that is near.
+# (ReLU 256 x 2, l2: a crossing 14% farther for one of ten seeds without it.)
+AIMED = 3
 MOST_ROUNDS = 6
 # The nearest crossings are refined, as they are and moved a little (as a share of their distance): small pieces of the
 # boundary lie side by side. Where each target is asked for, this is done for each.
@@ -243,26 +246,32 @@ class CrossingSearch:
         work: list[_Start] = []
         if len(self.targets) > 1:
             near = self._nearest_crossings(NEAREST)
-            for group in groups(number, self.factor * ANY_STARTS, *self._wanted_and_met()):
-                work += self._starts(ANY, group, self.nearest, near, len(work))
+            for place, group in enumerate(groups(number, self.factor * ANY_STARTS, *self._wanted_and_met())):
+                aims = self._aims() if place % AIMED == AIMED - 1 and not group.jumps else (ANY,)
+                work += self._starts(aims, group, self.nearest, near, len(work))
         if not self.together:
             count = self.factor * (TARGET_STARTS if len(self.targets) > 1 else ANY_STARTS)
             for t in self.active:
                 target = self.targets[t]
                 for group in groups(number, count, *target.wanted_and_met()):
-                    work += self._starts(t, group, target.upper, target.crossings[:NEAREST], len(work))
+                    work += self._starts((t,), group, target.upper, target.crossings[:NEAREST], len(work))
         return work
 
+    def _aims(self) -> list[int]:
+        """The targets that are still searched, the nearest first."""
+        return sorted(self.active, key=lambda t: min(self.targets[t].upper, self.targets[t].first_order))
+
     def _starts(
-        self, target: int, group: Group, nearest: float, near: Sequence[torch.Tensor], label: int
+        self, aims: Sequence[int], group: Group, nearest: float, near: Sequence[torch.Tensor], label: int
     ) -> list[_Start]:
-        """Starts of a group, for crossings of which the nearest known one is so far."""
+        """Starts of a group that go towards `aims` in turn; the nearest crossing known is so far."""
         size = min(nearest, self.radius)
         drawn = self.directions.draw(1 + group.number, len(group.lengths))
         found = []
         for place, (length, direction) in enumerate(zip(group.lengths, drawn, strict=True)):
             center = near[place % len(near)] if group.jumps and near else 0.0
-            found.append(_Start(target, center + length * size * direction, -1 - label if group.jumps else label))
+            aim = aims[place % len(aims)]
+            found.append(_Start(aim, center + length * size * direction, -1 - label if group.jumps else label))
         return found
 
     def _refine(self) -> None:
@@ -315,7 +324,8 @@ class CrossingSearch:
             reached[anywhere] = self.rows.nearest_targets(points[anywhere])
         offsets = (points - x).flatten(1)
         cost = (self.rows.spent - before) / len(work)
-        best: dict[tuple[int, int], float] = {}
+        best: dict[int, float] = {}
+        owners: dict[int, int] = {}
         for start, crossed, distance, offset, end in zip(
             work, met.tolist(), distances.tolist(), offsets, reached.tolist(), strict=True
         ):
@@ -323,12 +333,13 @@ class CrossingSearch:
             self.targets[place].gradients += cost
             if crossed:
                 self.targets[place].take(distance, offset, self.kept)
-            key = start.target, start.group
-            best[key] = min(best.get(key, math.inf), distance)
+            best[start.group] = min(best.get(start.group, math.inf), distance)
+            owners[start.group] = start.target
         if cuts is CUTS:
-            for (target, group), distance in best.items():
+            for group, distance in best.items():
                 if group >= 0:
-                    (self.any_met if target == ANY else self.targets[target].met).append(distance)
+                    mine = self.together or owners[group] == ANY
+                    (self.any_met if mine else self.targets[owners[group]].met).append(distance)
         self._update()
 
     def _update(self) -> None:

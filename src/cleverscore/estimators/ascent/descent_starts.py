@@ -30,8 +30,8 @@ ENOUGH, SAME = 3, 0.03
 # The larger margin / ||gradient|| at the input is beside the nearest crossing's distance, the less gradients say of
 # where the boundary is, and the better near crossings hide. Networks trained on squared error had ratios of 2 to 80,
 # those trained on cross-entropy 1 to 3; crossings that were missed by more than 2% were at ratios of 2 and more. So
-# more groups are wanted there: twice the ratio.
-GROUPS_PER_RATIO, MOST_WANTED = 2.0, 8
+# more groups are wanted there: one and a half times the ratio.
+GROUPS_PER_RATIO, MOST_WANTED = 1.5, 12
 MOST_FAR_GROUPS = 2  # of a round after the first
 GROUP_NUMBERS = 16  # numbers of a round's groups
 
@@ -56,7 +56,7 @@ def enough(first_order: float, nearest: float) -> int:
     first_order     margin / ||gradient|| at the input.
 
     >>> enough(1.2, 1.0), enough(2.2, 1.0), enough(9.0, 1.0), enough(1.0, math.inf)
-    (3, 5, 8, 3)
+    (3, 4, 12, 3)
     """
     if not 0.0 < nearest < math.inf:
         return ENOUGH
