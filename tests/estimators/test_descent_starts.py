@@ -55,7 +55,7 @@ def test_more_groups_are_wanted_where_the_first_order_distance_is_far_off(first_
     assert ENOUGH <= wanted <= MOST_WANTED
     assert wanted <= enough(2.0 * first_order, nearest)
     assert wanted == ENOUGH or first_order > nearest
-    assert enough(first_order, math.inf) == enough(math.inf, math.inf) == ENOUGH
+    assert enough(first_order, math.inf) == enough(math.inf, math.inf) == enough(math.nan, nearest) == ENOUGH
 
 
 @given(st.lists(st.floats(1.0, 5.0), min_size=1, max_size=40))

@@ -201,6 +201,17 @@ def test_scores_grow_with_the_radius_until_they_reach_the_crossing() -> None:
     assert not any(score.capped for score in by_radius[2])
 
 
+def test_the_low_end_of_a_score_at_the_radius_does_not_ask_how_far_the_crossing_is() -> None:
+    torch.manual_seed(0)
+    near, far = (
+        sharp(Bent(nn.Linear(6, 3)), images(2, 6), radius=radius, targets="untargeted", seed=1)
+        for radius in (1e-3, 1e-2)
+    )
+    for score in (*near, *far):
+        assert score.capped and score.upper > 2.0 * score.value
+        assert score.low >= 0.97 * score.value and score.outcome is cs.FitOutcome.ASCENDED
+
+
 def test_a_radius_that_float32_rounds_down_is_still_reached() -> None:
     assert all(score.capped for score in sharp(network(), images(2), p="inf", radius=1e-4))
 

@@ -58,7 +58,7 @@ def enough(first_order: float, nearest: float) -> int:
     >>> enough(1.2, 1.0), enough(2.2, 1.0), enough(9.0, 1.0), enough(1.0, math.inf)
     (3, 4, 12, 3)
     """
-    if not 0.0 < nearest < math.inf:
+    if not 0.0 < nearest < math.inf or math.isnan(first_order):
         return ENOUGH
     return math.ceil(min(max(GROUPS_PER_RATIO * first_order / nearest, ENOUGH), MOST_WANTED))
 

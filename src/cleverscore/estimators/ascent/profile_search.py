@@ -244,12 +244,12 @@ class ProfileSearch:
             if not len(target.falls) or root <= target.value:
                 target.value, target.falls = root, falls[i].double().cpu().numpy()
             target.value = min(target.value, target.upper)
-            target.low = _low(target.value, target.upper, self.crossings.settled(t))
+            target.low = _low(target.value, min(target.upper, self.radius), self.crossings.settled(t))
             target.gradients += (self.rows.spent - before) / len(places)
 
 
 def _low(value: float, upper: float, settled: bool) -> float:
-    """What more search would leave of a score, probably.
+    """What more search would leave of a score that is at most `upper`, probably.
 
     >>> _low(0.95, 1.0, settled=True) < 0.95 and _low(0.95, 1.0, settled=False) < 0.9 * 0.95
     True
