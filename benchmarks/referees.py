@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import math
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -20,6 +19,7 @@ import torch
 
 import cleverscore as cs
 from benchmarks.score_methods import slope
+from cleverscore.attacks.foolbox_adapter import load_foolbox
 
 FAR = 3.0  # times the first-order distance: a guess where a quick attack moved no input
 OTHERS = 64  # further inputs, towards which attacks start
@@ -59,14 +59,6 @@ def without_box(classifier: cs.Classifier) -> cs.Classifier:
     free = copy.copy(classifier)
     free.bounds = None
     return free
-
-
-def load_foolbox() -> Any:
-    """The library, without the warning about the scipy module that it imports."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import foolbox
-    return foolbox
 
 
 def distances(x: torch.Tensor, y: torch.Tensor, p: float) -> torch.Tensor:
