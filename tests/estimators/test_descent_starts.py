@@ -14,12 +14,13 @@ from cleverscore.estimators.ascent.descent_starts import (
     CUTS,
     ENOUGH,
     JUMP_LENGTHS,
+    MOST_UNSEEN,
     MOST_WANTED,
     START_LENGTHS,
+    UNSEEN_WHERE_CURVED,
+    FarGroups,
     descent_gradients,
-    enough,
     groups,
-    meetings,
 )
 from tests.estimators.test_boundary_descent import affine
 
@@ -51,18 +52,36 @@ def test_a_search_that_met_enough_still_jumps_once() -> None:
 
 @given(st.floats(0.0, 1e6), st.floats(1e-6, 1e6))
 def test_more_groups_are_wanted_where_the_first_order_distance_is_far_off(first_order: float, nearest: float) -> None:
-    wanted = enough(first_order, nearest)
+    wanted = FarGroups(first_order).wanted(nearest)
     assert ENOUGH <= wanted <= MOST_WANTED
-    assert wanted <= enough(2.0 * first_order, nearest)
+    assert wanted <= FarGroups(2.0 * first_order).wanted(nearest)
     assert wanted == ENOUGH or first_order > nearest
-    assert enough(first_order, math.inf) == enough(math.inf, math.inf) == enough(math.nan, nearest) == ENOUGH
+    assert FarGroups(first_order).wanted(math.inf) == FarGroups(math.nan).wanted(nearest) == ENOUGH
 
 
 @given(st.lists(st.floats(1.0, 5.0), min_size=1, max_size=40))
 def test_meetings_are_counted_within_three_percent(distances: list[float]) -> None:
     nearest = min(distances)
-    assert meetings(distances, nearest) == sum(distance <= 1.03 * nearest for distance in distances) >= 1
-    assert meetings([], 1.0) == meetings([math.inf] * 40, math.inf) == 0  # nothing was met at all
+    far = FarGroups(nearest, distances)
+    assert far.meetings(nearest) == sum(distance <= 1.03 * nearest for distance in distances) >= 1
+    assert far.settled(nearest) == (far.meetings(nearest) >= ENOUGH)
+    assert FarGroups(1.0, []).meetings(1.0) == FarGroups(1.0, [math.inf] * 40).meetings(math.inf) == 0
+
+
+@given(st.lists(st.floats(1.0, 2.0), min_size=ENOUGH, max_size=9), st.floats(0.1, 100.0))
+def test_more_is_taken_off_where_groups_met_crossings_at_different_distances(
+    met: list[float], first_order: float
+) -> None:
+    unseen = FarGroups(first_order, met).unseen(1.0)
+    assert 0.0 <= unseen <= MOST_UNSEEN + UNSEEN_WHERE_CURVED
+    assert unseen <= FarGroups(first_order, [1.1 * distance for distance in met]).unseen(1.0)
+    assert unseen <= FarGroups(first_order, met[: ENOUGH - 1]).unseen(1.0)  # too few to tell
+
+
+def test_nothing_is_taken_off_where_gradients_tell_the_distance_and_groups_agree() -> None:
+    assert FarGroups(1.0, [1.0] * ENOUGH).unseen(1.0) == 0.0
+    assert FarGroups(1.0, []).unseen(math.inf) == 0.0  # nothing was met: the score is the radius
+    assert FarGroups(math.nan, [1.0] * ENOUGH).unseen(1.0) == UNSEEN_WHERE_CURVED
 
 
 def test_halving_spends_what_is_promised_and_goes_on_with_the_nearest_of_each_group() -> None:

@@ -23,15 +23,15 @@ from cleverscore.estimators.ascent.descent_starts import (
     MOST_FAR_GROUPS,
     MOST_WANTED,
     NEAREST,
+    FarGroups,
     Group,
     descent_gradients,
-    enough,
     groups,
-    meetings,
 )
 from cleverscore.estimators.ascent.margin_rows import ANY, MarginRows
 from cleverscore.gradients import dual_norms
 from cleverscore.norms import dual_exponent
+from cleverscore.projections import steepest
 from cleverscore.reasons import EXACT, LOST
 
 Array = npt.NDArray[np.float64]
@@ -68,19 +68,19 @@ def most_descent_gradients(factor: int) -> int:
 class TargetSearch:
     """What is known of one target.
 
-    first_order margin / ||gradient|| at the input.
     distances   of the crossings that descents met, nearest first; `crossings` holds the offsets of the nearest.
-    met         the nearest crossing that each far group of this target met, infinite where it met none.
+    downhill    the direction of norm 1 in which the margin falls fastest at the input.
+    far         what far groups of this target met.
     value       the distance at the present stage; with `finished`, at the last one.
     low, falls  of the radial profile.
     settled     whether enough far groups met the nearest crossing.
     """
 
     margin: float
-    first_order: float = math.inf
     distances: list[float] = field(default_factory=list)
     crossings: list[torch.Tensor] = field(default_factory=list)
-    met: list[float] = field(default_factory=list)
+    downhill: torch.Tensor | None = None
+    far: FarGroups = field(default_factory=FarGroups)
     value: float = math.inf
     low: float = math.nan
     falls: Array = field(default_factory=lambda: np.empty(0))
@@ -93,10 +93,6 @@ class TargetSearch:
     def upper(self) -> float:
         """Distance of the nearest crossing met."""
         return self.distances[0] if self.distances else math.inf
-
-    def wanted_and_met(self) -> tuple[int, int]:
-        """Far groups that have to meet the nearest crossing, and that did."""
-        return enough(self.first_order, self.upper), meetings(self.met, self.upper)
 
     def take(self, distance: float, offset: torch.Tensor, keep: int) -> None:
         """Note what a descent met."""
@@ -142,11 +138,15 @@ def unit(offsets: torch.Tensor, p: float) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class _Start:
-    """A descent to be made: towards a target's position or `ANY`, from an offset, in competition with its group."""
+    """A descent to be made: towards a target's position or `ANY`, from an offset, in competition with its group.
+
+    far     where it is noted what the group met, if it is a far one.
+    """
 
     target: int
     offset: torch.Tensor
     group: int = 0
+    far: FarGroups | None = None
 
 
 @dataclass
@@ -157,7 +157,7 @@ class CrossingSearch:
     smallest_only   whether only the nearest of all targets is asked for.
     factor          multiplies the starts of a group.
     affords         whether so many more gradients are within the budget.
-    any_met         as `met` of a target, for groups that go towards any of them; `settled_any` likewise.
+    far             as `far` of a target, for groups that go towards any of them; `settled_any` likewise.
     """
 
     x: torch.Tensor
@@ -173,7 +173,7 @@ class CrossingSearch:
     most_rounds: int
     kept: int
     affords: Callable[[float], bool]
-    any_met: list[float] = field(default_factory=list)
+    far: FarGroups = field(default_factory=FarGroups)
     settled_any: bool = False
 
     def __post_init__(self) -> None:
@@ -198,6 +198,14 @@ class CrossingSearch:
         """Whether the nearest crossing of this target, or of any that is asked for, was met often enough."""
         return self.settled_any if self.together else self.targets[t].settled
 
+    def unseen(self, t: int) -> float:
+        """The share of this target's score that crossings which were not found probably take off."""
+        target = self.targets[t]
+        if self.together:
+            return self.far.unseen(self.nearest)
+        met = target.far.met + (self.far.met if target.upper <= self.nearest else [])
+        return FarGroups(target.far.first_order, met).unseen(target.upper)
+
     def run(self, reserve: float) -> None:
         """All descents; `reserve` is what the ascents of one target will need."""
         self._from_input()
@@ -209,21 +217,11 @@ class CrossingSearch:
                 break
             self._descend(work)
         # Decided before crossings are refined, which brings them below what groups met.
-        wanted, met = self._wanted_and_met()
-        self.settled_any = met >= wanted
+        self.settled_any = self.far.settled(self.nearest)
         for target in self.targets:
-            wanted, met = target.wanted_and_met()
-            target.settled = met >= wanted
+            target.settled = target.far.settled(target.upper)
         self._refine()
         self._leave_out(SLACK[1])
-
-    def _wanted_and_met(self) -> tuple[int, int]:
-        """Far groups that have to meet the nearest crossing of any target, and that did."""
-        return enough(self._first_order, self.nearest), meetings(self.any_met, self.nearest)
-
-    @property
-    def _first_order(self) -> float:
-        return min(target.first_order for target in self.targets)
 
     def _leave_out(self, slack: float) -> None:
         if self.smallest_only:
@@ -235,9 +233,12 @@ class CrossingSearch:
             return
         classes = torch.tensor([self.classes[t] for t in active], device=self.x.device)
         margins, gradients = self.rows.margins_and_gradients(self.x.expand(len(active), *self.x.shape), classes)
-        slopes = dual_norms(gradients.flatten(1).nan_to_num(0.0, 0.0, 0.0), dual_exponent(self.p))
-        for t, distance in zip(active, (margins / slopes.clamp_min(TINY)).tolist(), strict=True):
-            self.targets[t].first_order = distance
+        gradients = gradients.flatten(1).nan_to_num(0.0, 0.0, 0.0)
+        slopes = dual_norms(gradients, dual_exponent(self.p))
+        moves = -steepest(gradients, self.p)
+        for t, distance, move in zip(active, (margins / slopes.clamp_min(TINY)).tolist(), moves, strict=True):
+            self.targets[t].far.first_order, self.targets[t].downhill = distance, move
+        self.far.first_order = min(target.far.first_order for target in self.targets)
         nowhere = torch.zeros(self.x.numel(), dtype=self.x.dtype, device=self.x.device)
         self._descend([_Start(t, nowhere) for t in self.active], cuts=FIRST_CUTS if self.together else ())
 
@@ -246,32 +247,41 @@ class CrossingSearch:
         work: list[_Start] = []
         if len(self.targets) > 1:
             near = self._nearest_crossings(NEAREST)
-            for place, group in enumerate(groups(number, self.factor * ANY_STARTS, *self._wanted_and_met())):
+            wanted, met = self.far.wanted(self.nearest), self.far.meetings(self.nearest)
+            for place, group in enumerate(groups(number, self.factor * ANY_STARTS, wanted, met)):
                 aims = self._aims() if place % AIMED == AIMED - 1 and not group.jumps else (ANY,)
-                work += self._starts(aims, group, self.nearest, near, len(work))
+                work += self._starts(aims, group, self.far, self.nearest, near, len(work))
         if not self.together:
             count = self.factor * (TARGET_STARTS if len(self.targets) > 1 else ANY_STARTS)
             for t in self.active:
                 target = self.targets[t]
-                for group in groups(number, count, *target.wanted_and_met()):
-                    work += self._starts((t,), group, target.upper, target.crossings[:NEAREST], len(work))
+                far, upper, near = target.far, target.upper, target.crossings[:NEAREST]
+                for group in groups(number, count, far.wanted(upper), far.meetings(upper)):
+                    work += self._starts((t,), group, far, upper, near, len(work))
         return work
 
     def _aims(self) -> list[int]:
         """The targets that are still searched, the nearest first."""
-        return sorted(self.active, key=lambda t: min(self.targets[t].upper, self.targets[t].first_order))
+        return sorted(self.active, key=lambda t: min(self.targets[t].upper, self.targets[t].far.first_order))
 
     def _starts(
-        self, aims: Sequence[int], group: Group, nearest: float, near: Sequence[torch.Tensor], label: int
+        self,
+        aims: Sequence[int],
+        group: Group,
+        far: FarGroups,
+        nearest: float,
+        near: Sequence[torch.Tensor],
+        label: int,
     ) -> list[_Start]:
-        """Starts of a group that go towards `aims` in turn; the nearest crossing known is so far."""
+        """Starts of a group that go towards `aims` in turn; the distance of the nearest crossing known is `nearest`."""
         size = min(nearest, self.radius)
         drawn = self.directions.draw(1 + group.number, len(group.lengths))
         found = []
         for place, (length, direction) in enumerate(zip(group.lengths, drawn, strict=True)):
             center = near[place % len(near)] if group.jumps and near else 0.0
             aim = aims[place % len(aims)]
-            found.append(_Start(aim, center + length * size * direction, -1 - label if group.jumps else label))
+            offset = center + length * size * direction
+            found.append(_Start(aim, offset, label, None if group.jumps else far))
         return found
 
     def _refine(self) -> None:
@@ -285,7 +295,7 @@ class CrossingSearch:
         work += [
             _Start(start.target, start.offset + jump, start.group) for start, jump in zip(work, drawn, strict=True)
         ]
-        flat = enough(self._first_order, self.nearest) == MOST_WANTED
+        flat = self.far.wanted(self.nearest) == MOST_WANTED
         steps = REFINING_STEPS_WHERE_FLAT if flat else REFINING_STEPS
         if self.affords(len(work) * steps):
             self._descend(work, steps, NEAR, REFINING_CUTS)
@@ -325,7 +335,6 @@ class CrossingSearch:
         offsets = (points - x).flatten(1)
         cost = (self.rows.spent - before) / len(work)
         best: dict[int, float] = {}
-        owners: dict[int, int] = {}
         for start, crossed, distance, offset, end in zip(
             work, met.tolist(), distances.tolist(), offsets, reached.tolist(), strict=True
         ):
@@ -334,12 +343,9 @@ class CrossingSearch:
             if crossed:
                 self.targets[place].take(distance, offset, self.kept)
             best[start.group] = min(best.get(start.group, math.inf), distance)
-            owners[start.group] = start.target
-        if cuts is CUTS:
-            for group, distance in best.items():
-                if group >= 0:
-                    mine = self.together or owners[group] == ANY
-                    (self.any_met if mine else self.targets[owners[group]].met).append(distance)
+        for group, far in {start.group: start.far for start in work}.items():
+            if far is not None:
+                far.met.append(best[group])
         self._update()
 
     def _update(self) -> None:

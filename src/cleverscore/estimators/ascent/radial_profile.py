@@ -23,7 +23,8 @@ Array = npt.NDArray[np.float64]
 class RadialProfile:
     """What a search found between one input and one target class.
 
-    distance    the r at which the falls add up to the margin, at most the radius; NaN where a gradient is not finite.
+    distance    the r at which the falls add up to the margin, less what crossings that were not found probably take
+                off, at most the radius; NaN where a gradient is not finite.
     low         what more search would leave of it in nine of ten cases, at least.
     upper       distance of the nearest point of the target's class that the search met, infinite if it met none.
     falls       (K,), the largest fall of the margin found across each shell, the innermost first; their sum is the
