@@ -49,8 +49,8 @@ REFINED, REFINING_STEPS, SMALL_JUMP = 4, 32, 0.1
 REFINING_STEPS_WHERE_FLAT = 64  # there shells leave almost nothing between score and crossing
 REFINING_CUTS = (Cut(0.25, 1 / 2), Cut(0.5, 1 / 2))
 FIRST_CUTS = (Cut(0.5, 1 / 2),)  # of the descents from the input, where only the nearest target is asked for
-# A target is out when its nearest crossing is more than so many times as far as the nearest of all: after the first
-# descents, and after all.
+# A target is out when its nearest crossing, and the one that its gradient at the input promises, are more than so many
+# times as far as the nearest of all targets: after the first descents, and after all.
 SLACK = (3.0, 1.4)
 TINY = 1e-30
 START_BLOCK = 2**40  # random starts come from blocks that no sampling reaches
@@ -93,6 +93,11 @@ class TargetSearch:
     def upper(self) -> float:
         """Distance of the nearest crossing met."""
         return self.distances[0] if self.distances else math.inf
+
+    @property
+    def promised(self) -> float:
+        """Distance of the nearest crossing met, or of the one that the gradient at the input promises."""
+        return min(self.upper, self.far.first_order)
 
     def take(self, distance: float, offset: torch.Tensor, keep: int) -> None:
         """Note what a descent met."""
@@ -225,7 +230,7 @@ class CrossingSearch:
 
     def _leave_out(self, slack: float) -> None:
         if self.smallest_only:
-            leave_out(self.targets, [target.upper for target in self.targets], slack)
+            leave_out(self.targets, [target.promised for target in self.targets], slack)
 
     def _from_input(self) -> None:
         active = self.active
@@ -262,7 +267,7 @@ class CrossingSearch:
 
     def _aims(self) -> list[int]:
         """The targets that are still searched, the nearest first."""
-        return sorted(self.active, key=lambda t: min(self.targets[t].upper, self.targets[t].far.first_order))
+        return sorted(self.active, key=lambda t: self.targets[t].promised)
 
     def _starts(
         self,

@@ -33,6 +33,7 @@ from cleverscore.estimators.ascent.crossing_search import (
     most_descent_gradients,
     unit,
 )
+from cleverscore.estimators.ascent.crossing_search import SLACK as DESCENT_SLACK
 from cleverscore.estimators.ascent.margin_rows import ANY, MarginRows
 from cleverscore.estimators.ascent.projected_ascent import ShellAscent
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
@@ -230,7 +231,7 @@ class ProfileSearch:
         classes = torch.tensor([self.example.targets[t] for t in places], device=self.x.device)
         margins = self.x.new_tensor([self.targets[t].margin for t in places])
         limits = self.x.new_tensor([min(self.targets[t].upper, self.radius) for t in places])
-        radii = None
+        radii = torch.minimum(limits, self.x.new_tensor(DESCENT_SLACK[1] * self.crossings.nearest))
         if not self.from_crossings:
             x = self.x.expand(len(places), *self.x.shape)
             slopes = dual_norms(self.rows.margins_and_gradients(x, classes)[1].flatten(1), self.q)
