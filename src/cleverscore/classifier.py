@@ -254,6 +254,9 @@ class Classifier:
     def check(self, x: torch.Tensor) -> Probe:
         """Look at the model's behaviour on inputs; raise or warn where people really go wrong."""
         self._check_inputs(x)
+        if x.dtype in HALF:
+            name = str(x.dtype).removeprefix("torch.")
+            raise ModelError(f"the model computes in {name}, too coarse for margins and gradients: use model.float()")
         few = x[:PROBED_INPUTS]
         with torch.no_grad():
             try:

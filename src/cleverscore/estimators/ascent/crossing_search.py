@@ -38,7 +38,7 @@ Array = npt.NDArray[np.float64]
 
 DESCENT_STEPS = 28
 # Starts of a group that take whichever target they meet; where each target is asked for, it also has groups of its own.
-ANY_STARTS, TARGET_STARTS = 12, 5
+ANY_STARTS, TARGET_STARTS = 11, 5
 # Every third far group goes towards the targets in turn: descents towards any of them can pass by a class that is near.
 # (ReLU 256 x 2, l2: a crossing 14% farther for one of ten seeds without it.)
 AIMED = 3
@@ -48,10 +48,10 @@ MOST_ROUNDS = 6
 REFINED, REFINING_STEPS, SMALL_JUMP = 4, 32, 0.1
 REFINING_STEPS_WHERE_FLAT = 64  # there shells leave almost nothing between score and crossing
 REFINING_CUTS = (Cut(0.25, 1 / 2), Cut(0.5, 1 / 2))
-FIRST_CUTS = (Cut(0.5, 1 / 2),)  # of the descents from the input, where only the nearest target is asked for
+FIRST_CUTS = (Cut(0.3, 1 / 2), Cut(0.6, 1 / 2))  # of the descents from the input, where only the nearest target is asked for
 # A target is out when its nearest crossing, and the one that its gradient at the input promises, are more than so many
 # times as far as the nearest of all targets: after the first descents, and after all.
-SLACK = (3.0, 1.4)
+SLACK = (3.0, 1.3)
 TINY = 1e-30
 START_BLOCK = 2**40  # random starts come from blocks that no sampling reaches
 SMALL_JUMPS = 2**20  # the number of their directions, which no group has
@@ -215,6 +215,7 @@ class CrossingSearch:
         """All descents; `reserve` is what the ascents of one target will need."""
         self._from_input()
         self._leave_out(SLACK[0])
+        broken = set(self.rows.broken)
         for number in range(self.most_rounds):
             work = self._round(number)
             left = reserve * len(self.active)
@@ -226,6 +227,7 @@ class CrossingSearch:
         for target in self.targets:
             target.settled = target.far.settled(target.upper)
         self._refine()
+        self.rows.broken &= broken  # what is not finite at a far start says nothing of the ball
         self._leave_out(SLACK[1])
 
     def _leave_out(self, slack: float) -> None:
