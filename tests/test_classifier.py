@@ -93,11 +93,13 @@ def test_logits_are_not_taken_for_probabilities() -> None:
         (lambda x: x.flatten(1).sum(0, keepdim=True) + x.flatten(1), "depends on the other inputs"),
         (lambda x: torch.log(x.flatten(1) - 2), "NaN"),
         (lambda x: [1, 2], "list"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(48, 3)).to(torch.float16), "float16"),
     ],
 )
 def test_models_that_are_no_classifiers_are_refused(model: nn.Module, words: str) -> None:
     with pytest.raises(cs.CleverError, match=words):
-        cs.Classifier(model).check(X)
+        classifier = cs.Classifier(model)
+        classifier.check(classifier.inputs(X))
 
 
 @pytest.mark.parametrize(

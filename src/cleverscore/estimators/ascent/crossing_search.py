@@ -48,10 +48,11 @@ MOST_ROUNDS = 6
 REFINED, REFINING_STEPS, SMALL_JUMP = 4, 32, 0.1
 REFINING_STEPS_WHERE_FLAT = 64  # there shells leave almost nothing between score and crossing
 REFINING_CUTS = (Cut(0.25, 1 / 2), Cut(0.5, 1 / 2))
-FIRST_CUTS = (Cut(0.3, 1 / 2), Cut(0.6, 1 / 2))  # of the descents from the input, where only the nearest target is asked for
+# Of the descents from the input, where only the nearest target is asked for.
+FIRST_CUTS = (Cut(0.3, 1 / 2), Cut(0.6, 1 / 2))
 # A target is out when its nearest crossing, and the one that its gradient at the input promises, are more than so many
 # times as far as the nearest of all targets: after the first descents, and after all.
-SLACK = (3.0, 1.3)
+SLACK = (3.0, 1.4)
 TINY = 1e-30
 START_BLOCK = 2**40  # random starts come from blocks that no sampling reaches
 SMALL_JUMPS = 2**20  # the number of their directions, which no group has
