@@ -97,8 +97,8 @@ def test_logits_are_not_taken_for_probabilities() -> None:
     ],
 )
 def test_models_that_are_no_classifiers_are_refused(model: nn.Module, words: str) -> None:
+    classifier = cs.Classifier(model)
     with pytest.raises(cs.CleverError, match=words):
-        classifier = cs.Classifier(model)
         classifier.check(classifier.inputs(X))
 
 

@@ -285,6 +285,20 @@ def test_gradients_that_are_not_numbers_give_no_score() -> None:
     assert math.isnan(score.value) and math.isnan(score.low) and score.outcome is cs.FitOutcome.NOT_FINITE
 
 
+def test_what_is_not_a_number_far_away_spoils_no_score() -> None:
+    model, x = network(dim=40), images(2, 40)
+    distances = sharp(model, x).values
+    far = 30.0 * float(distances.max())
+
+    def broken_far_away(points: torch.Tensor) -> torch.Tensor:
+        inside = points.abs().sum(1, keepdim=True) < x.abs().sum(1).max() + far
+        return model(points) * torch.where(inside, 1.0, math.nan)
+
+    scores = sharp(broken_far_away, x)
+    assert scores.values == pytest.approx(distances, rel=0.1)
+    assert all(score.outcome is not cs.FitOutcome.NOT_FINITE for score in scores)
+
+
 class Steps(nn.Module):
     """Outputs change in steps, and gradients are zero everywhere."""
 
