@@ -1,10 +1,9 @@
-"""What races and screens save, and what they change: `python -m benchmarks.racing [--quick] [--work DIR] [--out docs]`.
+"""What races save, and what they change: `python -m benchmarks.racing [--quick] [--work DIR] [--out docs]`.
 
-All 500 blocks are drawn for every target of the shipped networks, the paper's way. Races alone (tolerance 0) are run on
-the same blocks; with a tolerance of 0.05, where later blocks are screened as well, scores are computed anew. Points are
-the same by construction, so there is no sampling noise between the scores that are compared. Blocks are drawn into runs
-in --work, so an interrupted benchmark goes on. Larger penalties of the tail fit are tried on the same blocks: they make
-for steadier end-points, hence for other scores and easier races. Times are of one image after the other, in turn.
+All 500 blocks are drawn for every target of the shipped networks, the paper's way, and races are run on the same
+blocks: there is no sampling noise between the scores that are compared. Blocks are drawn into runs in --work, so an
+interrupted benchmark goes on. Larger penalties of the tail fit are tried on the same blocks: they make for steadier
+end-points, hence for other scores and easier races. Times are of one image after the other, in turn.
 """
 
 from __future__ import annotations
@@ -33,17 +32,13 @@ TOLERANCE = 0.05
 TIMED = (0, 1, 2)  # images
 
 
-def drawn(
-    network: str, norm: str, images: int, blocks: int, work: Path, tolerance: float | None = None
-) -> list[Evidence]:
-    """All blocks of all targets; with a tolerance, what a race with screens draws."""
+def drawn(network: str, norm: str, images: int, blocks: int, work: Path) -> list[Evidence]:
+    """All blocks of all targets."""
     found = []
     for first in range(0, images, SLICE):
         index = f"{first}-{first + SLICE - 1}"
-        run = work / f"{network}-{norm}-{blocks}-{index}{'' if tolerance is None else f'-{tolerance:g}'}"
+        run = work / f"{network}-{norm}-{blocks}-{index}"
         options = ["--norm", norm, "--index", index, "--blocks", blocks, "--block-size", BLOCK_SIZES[network]]
-        if tolerance is not None:
-            options += ["--tolerance", tolerance]
         command = [sys.executable, "-m", "cleverscore", "score", f"zoo:{network}", "zoo:mnist", *options, "--out", run]
         subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
         with Store.open(run) as store:
@@ -63,9 +58,7 @@ def replayed(settings: Settings, full: Evidence) -> Evidence:
     )  # fmt: skip
 
 
-def measure(
-    network: str, norm: str, full: list[Evidence], screened: list[Evidence], blocks: int
-) -> list[dict[str, Any]]:
+def measure(network: str, norm: str, full: list[Evidence], blocks: int) -> list[dict[str, Any]]:
     """One row per penalty and tolerance: what a race saves, and how far its scores are from the fixed ones."""
     size = BLOCK_SIZES[network]
     rows = []
@@ -76,8 +69,7 @@ def measure(
         if penalty not in fixed:
             fixed[penalty] = score_from(full, settings.rule).values
         values = fixed[penalty]
-        raced = screened if tolerance else [replayed(settings, item) for item in full]
-        scores = score_from(raced, settings.rule)
+        scores = score_from([replayed(settings, item) for item in full], settings.rule)
         change = np.abs(scores.values / values - 1.0)
         used = sum(score.gradients for score in scores)
         rows.append(
@@ -151,8 +143,7 @@ def main() -> None:
     for network in BLOCK_SIZES:
         for norm in ("2", "inf"):
             full = drawn(network, norm, images, blocks, arguments.work)
-            screened = drawn(network, norm, images, blocks, arguments.work, TOLERANCE)
-            rows += measure(network, norm, full, screened, blocks)
+            rows += measure(network, norm, full, blocks)
     print(markdown(rows))
     if not arguments.quick:
         (arguments.out / "_racing_benchmark.md").write_text(markdown(rows))

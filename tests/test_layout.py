@@ -73,8 +73,6 @@ ORDER = [
     *(
         "thin",
         "tuning",
-        "heads",
-        "screening",
         "maxima",
         "budget",
         "estimators",

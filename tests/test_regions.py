@@ -18,7 +18,6 @@ from cleverscore.gradients import margin_gradient_norms
 from cleverscore.norms import dual_exponent
 from cleverscore.regions import Moves
 from cleverscore.run.store import Store
-from cleverscore.settings import Settings
 from tests.test_cli import cleverscore
 
 NORMS = [1.0, 2.0, math.inf]
@@ -190,7 +189,6 @@ def test_many_classes_are_compared_by_what_counts(monkeypatch: pytest.MonkeyPatc
     quick = cs.clever(classifier, x, tolerance=0.0, **settings)
     assert [score.target for score in quick] == [score.target for score in full]
     assert quick.values == pytest.approx(full.values)
-    assert not Settings(2.0, tolerance=0.05, region="box").screened and Settings(2.0, tolerance=0.05).screened
 
 
 def test_second_order_masks_the_slope() -> None:

@@ -108,9 +108,8 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--tolerance",
     type=float,
     metavar="SHARE",
-    help="Stop where a score will hardly move by more than this share (0.05), compute gradients only where large ones "
-    "are expected, and give none to classes that cannot be the nearest; 0 computes all of those that stay in. "
-    "The sharp method does not use it.",
+    help="Stop where a score will hardly move by more than this share (0.05), and give no more gradients to classes "
+    "that cannot be the nearest; 0 does only the latter. The sharp method does not use it.",
 )
 @click.option(
     "--budget",

@@ -21,13 +21,11 @@ from cleverscore.errors import SettingError
 from cleverscore.estimators.ascent.profile_search import searches
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
 from cleverscore.gradients import margin_gradient_norms
-from cleverscore.heads import Head
 from cleverscore.maxima import BlockMaxima, Request, default_workers, one_thread, sample
 from cleverscore.racing import SKETCHED_DIRECTIONS, SKETCHED_POINTS, Race
 from cleverscore.reasons import ALL_BLOCKS, BUDGET, EXACT
 from cleverscore.regions import box_of
 from cleverscore.score import Evidence
-from cleverscore.screening import Observer, Screening
 from cleverscore.settings import Settings
 from cleverscore.shortcuts import Reduced, is_affine, reduced
 from cleverscore.sketches import sketched_norms
@@ -76,7 +74,6 @@ class Gatherer:
     chunk_size: int
     workers: int
     on_points: Callable[[int], None] | None = None
-    head: Head | None = None
 
     @classmethod
     def make(
@@ -100,10 +97,7 @@ class Gatherer:
             moved = [smaller.move(subject) for subject in examples[:CHECKED_INPUTS]]
         faster = tuned(smaller.classifier, torch.stack([subject.x for subject in moved]))
         resolved = resolved_chunk_size(faster, moved[0].x, chunk_size, workers=workers)
-        head = Head.of(faster, moved[0].x) if settings.screened else None
-        return cls(
-            classifier, settings, False, replace(smaller, classifier=faster), resolved, workers, on_points, head
-        )  # fmt: skip
+        return cls(classifier, settings, False, replace(smaller, classifier=faster), resolved, workers, on_points)
 
     def gather(self, subjects: Sequence[Subject], *, account: Budget | None = None) -> Iterator[tuple[int, Evidence]]:
         """All evidence of the subjects: (position, evidence) as each is complete."""
@@ -134,7 +128,7 @@ class Gatherer:
         draw = partial(
             sample, small.classifier, chunk_size=self.chunk_size, workers=self.workers, on_points=self.on_points
         )
-        return _Plan(small.classifier, moved, small.ball, self.settings, self.chunk_size, draw, self.head)
+        return _Plan(small.classifier, moved, small.ball, self.settings, self.chunk_size, draw)
 
     def _sharp(self, moved: Sequence[Subject], budget: Budget) -> Iterator[tuple[int, Evidence]]:
         """Radial profiles by descents and ascents."""
@@ -216,7 +210,6 @@ class _Plan:
     settings: Settings
     chunk_size: int
     draw: Callable[[Sequence[Request]], Iterator[tuple[int, BlockMaxima]]]
-    head: Head | None = None
 
     def request(self, position: int, targets: tuple[int, ...], blocks: range, block_size: int) -> Request:
         """Ask for blocks of one subject."""
@@ -249,12 +242,11 @@ class _Plan:
             group = range(start, min(start + RACED_TOGETHER, len(self.subjects)))
             races = {i: self.settings.race(self.subjects[i]) for i in group}
             seconds = dict.fromkeys(group, 0.0)
-            screenings = {i: self._screening(self.subjects[i]) for i in group}
             purse = budget.share(len(group), len(self.subjects) - start)
             self._sketch(races, seconds, purse)
             self._scout(races, seconds, purse)
             while races:
-                self._round(races, screenings, seconds, purse)
+                self._round(races, seconds, purse)
                 for i in [i for i, race in races.items() if not race.active]:
                     race = races.pop(i)
                     yield (
@@ -308,9 +300,7 @@ class _Plan:
                 races[many[position]].scout(maxima.values)
                 seconds[many[position]] += maxima.seconds
 
-    def _round(
-        self, races: dict[int, Race], screenings: dict[int, Screening], seconds: dict[int, float], purse: Budget
-    ) -> None:
+    def _round(self, races: dict[int, Race], seconds: dict[int, float], purse: Budget) -> None:
         """Blocks up to each race's next look, or what the budget allows."""
         size = self.settings.block_size
         ahead = {i: race.next_look() - race.drawn for i, race in races.items()}
@@ -321,36 +311,14 @@ class _Plan:
             for race in races.values():
                 race.stop(BUDGET)
             return
-        left = {i: range(race.drawn, race.drawn + min(ahead[i], allowed)) for i, race in races.items()}
-        drawn: dict[int, BlockMaxima] = {}
-        with purse.paying() as bill:
-            while left:  # twice where a screen is learned on the way
-                order = list(left)
-                requests = [self._next_request(i, races[i], screenings[i], left[i]) for i in order]
-                for position, maxima in self.draw(requests):
-                    i = order[position]
-                    seconds[i] += maxima.seconds
-                    bill.gradients += sum(maxima.gradients)
-                    with one_thread():  # sums in one order, whatever the number of cores
-                        screenings[i].take(maxima.lessons, maxima.gradients, blocks=maxima.blocks, block_size=size)
-                    maxima = replace(maxima, lessons=())  # learned
-                    drawn[i] = drawn[i].merge(maxima) if i in drawn else maxima
-                    left[i] = left[i][maxima.blocks :]
-                    if not left[i]:
-                        races[i].add(drawn[i].values, drawn[i].gradients)
-                left = {i: blocks for i, blocks in left.items() if blocks}
+        order = list(races)
+        requests = [self._next_request(i, races[i], min(ahead[i], allowed)) for i in order]
+        with purse.paying(sum(len(r.targets) * len(r.blocks) * size for r in requests)):
+            for position, maxima in self.draw(requests):
+                seconds[order[position]] += maxima.seconds
+                races[order[position]].add(maxima.values)
 
-    def _next_request(self, position: int, race: Race, screening: Screening, left: range) -> Request:
-        """Those of the blocks that are left which can be drawn in one way."""
+    def _next_request(self, position: int, race: Race, count: int) -> Request:
+        """The next blocks of the targets that are still in."""
         targets = tuple(race.targets[t] for t in race.active)
-        blocks = left[: screening.alike(len(left))]
-        request = self.request(position, targets, blocks, self.settings.block_size)
-        return replace(request, screen=screening.screen, observer=screening.observer)
-
-    def _screening(self, subject: Subject) -> Screening:
-        """How a subject's gradients are screened, if they are."""
-        observer = None
-        if self.head is not None:
-            observer = Observer.of(self.classifier, subject.x, subject.predicted, self.head)
-        settings = self.settings
-        return Screening(observer, block_size=settings.block_size, tolerance=settings.tolerance or 0.0)
+        return self.request(position, targets, range(race.drawn, race.drawn + count), self.settings.block_size)

@@ -2,8 +2,7 @@
 
 A request asks for some blocks of one input. It is cut into items of about one chunk of points; worker threads, each
 with one intra-operation thread, take items from all requests alike. A block's maximum is the same wherever its points
-were computed, since points depend on (seed, input id, norm, block) alone. A request with a screen computes gradients
-only where large ones are expected.
+were computed, since points depend on (seed, input id, norm, block) alone.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
 
@@ -26,13 +25,10 @@ from cleverscore.balls import LpBall, tile_points
 from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
 from cleverscore.gradients import margin_gradient_norms
-from cleverscore.screening import LESSON_POINTS, Lesson, Observer, Screen
 
 Array = npt.NDArray[np.float64]
 # What is measured at points (n, *input_shape): classifier, points, predicted=, targets=, q=, moves= -> (n, targets).
 Measure = Callable[..., torch.Tensor]
-
-SCREENED_BYTES = 2**25  # of points that are kept at once to choose from
 
 
 @dataclass(frozen=True)
@@ -42,8 +38,6 @@ class BlockMaxima:
     values      (targets, blocks); NaN or infinite where a gradient was.
     first       index of the first block: blocks first .. first + blocks - 1 have been drawn.
     seconds     compute time, divided by the number of workers.
-    gradients   per target, how many were computed; default: one at each point.
-    lessons     in the order of points, what was asked for to learn from.
     """
 
     values: Array
@@ -51,12 +45,6 @@ class BlockMaxima:
     block_size: int
     first: int = 0
     seconds: float = 0.0
-    gradients: tuple[int, ...] = ()
-    lessons: tuple[Lesson, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.gradients:
-            object.__setattr__(self, "gradients", (self.blocks * self.block_size,) * len(self.targets))
 
     @property
     def blocks(self) -> int:
@@ -74,18 +62,12 @@ class BlockMaxima:
             self,
             values=np.concatenate([self.values, later.values], 1),
             seconds=self.seconds + later.seconds,
-            gradients=tuple(map(sum, zip(self.gradients, later.gradients, strict=True))),
-            lessons=self.lessons + later.lessons,
         )
 
 
 @dataclass(frozen=True)
 class Request:
-    """Blocks to be drawn for one input.
-
-    screen      tells at which points gradients are worth computing; default: all.
-    observer    with it, features of the points are kept beside their norms.
-    """
+    """Blocks to be drawn for one input."""
 
     x: torch.Tensor
     input_id: int
@@ -95,15 +77,6 @@ class Request:
     blocks: range
     block_size: int
     seed: int
-    screen: Screen | None = None
-    observer: Observer | None = None
-
-    def item_points(self, chunk_size: int) -> int:
-        """Points of one item of work: a chunk; with a screen whole blocks, or the same parts of very large ones."""
-        if self.screen is None:
-            return chunk_size
-        most = max(1, SCREENED_BYTES // self.x.nbytes)
-        return max(chunk_size, self.block_size) if self.block_size <= most else most
 
 
 @dataclass(frozen=True)
@@ -143,12 +116,11 @@ def blocks_together(chunk_size: int, block_size: int) -> int:
 def _items(request: Request, chunk_size: int) -> Iterator[list[_Piece]]:
     # Items end where the number of the next block is a multiple of `together`, wherever the request begins: a point
     # then always meets the same others in a matrix product, and gradients are the same to the last bit.
-    enough = request.item_points(chunk_size)
-    together = blocks_together(enough, request.block_size)
+    together = blocks_together(chunk_size, request.block_size)
     item: list[_Piece] = []
     points = 0
     for piece in _pieces(request):
-        if item and (points >= enough or (piece.tile == 0 and piece.block % together == 0)):
+        if item and (points >= chunk_size or (piece.tile == 0 and piece.block % together == 0)):
             yield item
             item, points = [], 0
         item.append(piece)
@@ -171,12 +143,10 @@ def _flow(requests: Sequence[Request], chunk_size: int) -> Iterator[tuple[int, l
 
 @dataclass(frozen=True)
 class _Found:
-    """What an item gave: the largest value per target in each of its blocks, and what that took."""
+    """What an item gave: the largest value per target in each of its blocks, and how long that took."""
 
     largest: dict[int, Array]
-    gradients: npt.NDArray[np.int64]
-    seconds: float = 0.0
-    lessons: dict[tuple[int, int], Lesson] = field(default_factory=dict)
+    seconds: float
 
 
 def _compute(classifier: Classifier, request: Request, item: list[_Piece], chunk_size: int, measure: Measure) -> _Found:
@@ -203,20 +173,6 @@ def _compute(classifier: Classifier, request: Request, item: list[_Piece], chunk
                 law, wanted = type(request.ball).__name__, tuple(place.shape)
                 raise SettingError(f"{law}.points gave shape {tuple(drawn.shape)}; {wanted} is wanted")
             place.copy_(drawn)
-    search = _screened if request.screen is not None else partial(_all_norms, measure=measure)
-    found = search(classifier, request, blocks, points, chunk_size)
-    return replace(found, seconds=time.perf_counter() - began)
-
-
-def _all_norms(
-    classifier: Classifier,
-    request: Request,
-    blocks: list[_Piece],
-    points: torch.Tensor,
-    chunk_size: int,
-    *,
-    measure: Measure,
-) -> _Found:
     moves = request.ball.moves(request.x, classifier.bounds)
     norms = torch.cat(
         [
@@ -226,36 +182,10 @@ def _all_norms(
             for part in torch.split(points, chunk_size)
         ]
     )
-    sizes = [piece.count for piece in blocks]
-    parts = torch.split(norms, sizes)
+    parts = torch.split(norms, [piece.count for piece in blocks])
     # amax keeps NaN, so a broken gradient is never hidden by a sound one.
     largest = {piece.block: part.amax(0).double().cpu().numpy() for piece, part in zip(blocks, parts, strict=True)}
-    lessons = {}
-    if request.observer is not None:
-        for piece, at, part in zip(blocks, torch.split(points, sizes), parts, strict=True):
-            few = LESSON_POINTS - piece.tile * tile_points(request.x.numel())
-            if few > 0:
-                features = request.observer.features(classifier, at[:few], request.targets, chunk_size=chunk_size)
-                lessons[piece.block, piece.tile] = Lesson(features, part[:few], request.targets)
-    return _Found(largest, np.full(len(request.targets), len(points), dtype=np.int64), lessons=lessons)
-
-
-def _screened(
-    classifier: Classifier, request: Request, blocks: list[_Piece], points: torch.Tensor, chunk_size: int
-) -> _Found:
-    assert request.screen is not None  # the caller looked
-    values, gradients = request.screen.largest(
-        classifier,
-        points,
-        [piece.count for piece in blocks],
-        predicted=request.predicted,
-        targets=request.targets,
-        q=request.ball.q,
-        chunk_size=chunk_size,
-    )
-    rows = values.double().cpu().numpy()
-    largest = {piece.block: row for piece, row in zip(blocks, rows, strict=True)}
-    return _Found(largest, gradients.cpu().numpy())
+    return _Found(largest, time.perf_counter() - began)
 
 
 class _Pending:
@@ -264,8 +194,6 @@ class _Pending:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.values = np.full((len(request.targets), len(request.blocks)), -np.inf)
-        self.gradients = np.zeros(len(request.targets), dtype=np.int64)
-        self.lessons: dict[tuple[int, int], Lesson] = {}
         self.seconds = 0.0
         self.open = 0
         self.all_submitted = False
@@ -275,18 +203,13 @@ class _Pending:
         for block, values in found.largest.items():
             column = block - self.request.blocks.start
             self.values[:, column] = np.maximum(self.values[:, column], values)
-        self.gradients += found.gradients
-        self.lessons.update(found.lessons)
         self.seconds += found.seconds / workers
         self.open -= 1
 
     def maxima(self) -> BlockMaxima:
         """What all items gave."""
         request = self.request
-        return BlockMaxima(
-            self.values, request.targets, request.block_size, request.blocks.start, self.seconds,
-            tuple(self.gradients.tolist()), tuple(self.lessons[at] for at in sorted(self.lessons)),
-        )  # fmt: skip
+        return BlockMaxima(self.values, request.targets, request.block_size, request.blocks.start, self.seconds)
 
 
 @contextmanager

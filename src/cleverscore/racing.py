@@ -176,12 +176,12 @@ class Race:
         self.maxima[t], self.block_sizes[t], self.stopped[t] = norms, 1, reason
         self.gradients[t] = len(norms)
 
-    def add(self, values: Array, gradients: Sequence[int] | None = None) -> None:
-        """Take more block maxima (active targets, blocks), then look; `gradients`: what they cost, if not all."""
+    def add(self, values: Array) -> None:
+        """Take more block maxima (active targets, blocks), then look."""
         active = self.active
         for i, t in enumerate(active):
             self.maxima[t] = np.concatenate([self.maxima[t], values[i]])
-            self.gradients[t] += values.shape[1] * self.block_sizes[t] if gradients is None else gradients[i]
+            self.gradients[t] += values.shape[1] * self.block_sizes[t]
         self._look()
 
     def stop(self, reason: str) -> None:

@@ -51,9 +51,8 @@ def clever(
                 how far the margin can fall across shells around the input, by search (docs/sharp.md), where blocks,
                 block_size and tolerance have no meaning; or a `Method` of your own (docs/extend.md).
     tolerance   race the targets of untargeted scores and stop early where the score will hardly move by more than
-                this share (0.05); after the first blocks compute gradients only where large ones are expected
-                (docs/speed.md). 0 computes all gradients, and stops only targets that lost their race or reach the
-                radius. Default: all blocks for all targets. Sharp has no use for it.
+                this share (0.05; docs/speed.md). 0 stops only targets that lost their race or reach the radius.
+                Default: all blocks for all targets. Sharp has no use for it.
     budget      end after so many gradients in all (2_000_000), or so much time ("90s", "10m", "2h"), but not before 10
                 blocks of each input.
     ids         the row of each input in its data, default 0..n-1; a block's points depend on (seed, id, norm, block).

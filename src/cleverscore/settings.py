@@ -12,7 +12,6 @@ from cleverscore.errors import SettingError
 from cleverscore.estimators.ascent.profile_search import most_gradients
 from cleverscore.racing import Race, Stopping, looks
 from cleverscore.score import Rule
-from cleverscore.screening import LEAST_BLOCK
 from cleverscore.subjects import Subject
 from cleverscore.tails import TailModel
 from cleverscore.targets import TargetsLike, takes_smallest, target_kind
@@ -60,8 +59,7 @@ class Settings:
 
     region      "ball": the whole ball counts. "box": only moves that keep the input within the classifier's bounds do.
     tolerance   None draws all blocks for every target, as the paper does. A number makes sampling adaptive: it ends
-                where a score's interval is within that share of the score, and untargeted scores race their targets;
-                above 0, gradients of later blocks are computed only where large ones are expected.
+                where a score's interval is within that share of the score, and untargeted scores race their targets.
                 The sharp method has stages of its own and no use for a tolerance.
     budget      end after so many gradients in all ("2000000"), or so much time ("90s", "10m", "2h"), but not before 10
                 blocks; adaptive as well.
@@ -128,13 +126,6 @@ class Settings:
     def adaptive(self) -> bool:
         """Whether sampling may end before all blocks are drawn."""
         return self.tolerance is not None or self.budget is not None or self.threshold is not None
-
-    @property
-    def screened(self) -> bool:
-        """Whether, after the first blocks, gradients are computed only where large ones are expected."""
-        if self.sharp or self.region == "box":  # what is expected are norms of whole gradients
-            return False
-        return bool(self.tolerance) and self.threshold is None and self.block_size >= LEAST_BLOCK
 
     @property
     def ball(self) -> LpBall:

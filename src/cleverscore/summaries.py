@@ -43,16 +43,6 @@ def raceable(rows: Sequence[Score]) -> bool:
     )
 
 
-def screen_summary(rows: Sequence[Score]) -> str:
-    """At how many of the points gradients were computed, where that is not at all of them."""
-    sampled = [score for score in rows if score.profile is None and not takes_smallest(score.target_kind)]
-    points = sum(score.fit.blocks * score.block_size for score in sampled)
-    gradients = sum(score.gradients for score in sampled)
-    if gradients >= points:
-        return ""
-    return f"screened: gradients at {gradients / points:.0%} of the points, where large ones were expected"
-
-
 def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
     """One line per score: what was predicted, the class, the score and its interval, the fit; `stops`: what it took."""
     labelled = any(score.label is not None for score in heads)
@@ -98,7 +88,7 @@ def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
 
 def below_the_table(heads: Sequence[Score], rows: Sequence[Score]) -> list[str]:
     """What is said below a table of `heads`, of whose targets `rows` tell: nothing empty."""
-    return [*filter(None, [summary(heads, raceable=raceable(rows)), race_summary(rows), screen_summary(rows)])]
+    return [*filter(None, [summary(heads, raceable=raceable(rows)), race_summary(rows)])]
 
 
 def summary(heads: Sequence[Score], *, raceable: bool = False) -> str:

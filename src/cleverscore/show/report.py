@@ -17,7 +17,7 @@ from cleverscore.show.columns import packed
 from cleverscore.show.explanations import Remark, headline, remarks
 from cleverscore.show.findings import Findings, NormFindings, findings
 from cleverscore.show.page import escape, fill
-from cleverscore.summaries import race_summary, screen_summary
+from cleverscore.summaries import race_summary
 from cleverscore.targets import takes_smallest
 from cleverscore.text import number
 
@@ -193,11 +193,7 @@ def _made(found: Findings) -> str:
         ("budget", config.budget or "none"),
         *((name, _plain(used[name])) for name in ("bounds", "mean", "std", "outputs") if name in used),
         ("gradients", f"{sum(head.gradients for norm in found.norms for head in norm.known):,}"),
-        *(
-            (name, words)
-            for name, _, words in (line.partition(": ") for line in (race_summary(scores), screen_summary(scores)))
-            if words
-        ),
+        *(("race", words) for words in [race_summary(scores).removeprefix("race: ")] if words),
         ("time", f"{sum(head.seconds for norm in found.norms for head in norm.known):,.0f} s of computing"),
         ("versions", ", ".join(f"{name} {version}" for name, version in (meta.get("versions") or {}).items())),
     ]
