@@ -28,7 +28,11 @@ from cleverscore import tails
 SHAPES = (1.0, 1.5, 2.5, 5.0, 10.0, 30.0)
 BLOCKS = (50, 100, 250, 500)
 LOOKS = (32, 64, 128, 256, 512)
-PENALTIES = (0.0, tails.RELEASED_CODE_PENALTY, 0.03, tails.PAPER_PENALTY, 0.3)
+PENALTIES = (0.0, 0.01, 0.03, 0.1, 0.3)
+AUTHORS_PENALTY = 0.01  # in the authors' program
+DIMENSIONS = (2, 8, 20, 50, 100, 784)
+BLOCK_SIZE = 1024
+WARNINGS = ("no_endpoint", "drifting", "poor")
 END = 2.0  # samples are END - Weibull(shape), so that scores are 1 / END where the scale is 1
 
 
@@ -54,7 +58,7 @@ def released_fit(maxima: np.ndarray) -> tuple[float, float, float]:
 
     def penalised(negative_log_likelihood: Callable[..., float], start: Any, args: tuple[Any, ...], disp: int) -> Any:
         def objective(theta: np.ndarray, *rest: Any) -> float:
-            return negative_log_likelihood(theta, *rest) + tails.RELEASED_CODE_PENALTY * theta[2] ** 2
+            return negative_log_likelihood(theta, *rest) + AUTHORS_PENALTY * theta[2] ** 2
 
         return optimize.fmin(objective, start, args=args, disp=disp)
 
@@ -77,7 +81,7 @@ def penalised_value(maxima: np.ndarray, location: float, scale: float, shape: fl
     """Total log-likelihood minus the released code's penalty, for one sample."""
     with np.errstate(all="ignore"):
         plain = stats.weibull_max.logpdf(maxima, shape, location, scale).sum()
-    return float(plain - tails.RELEASED_CODE_PENALTY * (scale / np.ptp(maxima)) ** 2)
+    return float(plain - AUTHORS_PENALTY * (scale / np.ptp(maxima)) ** 2)
 
 
 def dense_optimum(maxima: np.ndarray, points: int = 220) -> np.ndarray:
@@ -118,7 +122,7 @@ def likelihood(rows: int) -> dict[str, Any]:
     for shape in shapes:
         for blocks in BLOCKS:
             x = draw(shape, each, blocks, seed=1)
-            fits = tails.fit(x)
+            fits = tails.law(x, 0.0)
             plain = np.isin(fits.outcome.astype(str), ["ok", "boundary"])
             drawn += each
             compared += int(plain.sum())
@@ -129,12 +133,13 @@ def likelihood(rows: int) -> dict[str, Any]:
 
 
 def released(each: int) -> dict[str, Any]:
-    """Difference to the released procedure with its penalty, of the location relative to itself."""
-    differences, gains, below, wins = [], [], 0, 0
+    """Difference to the released procedure, of the location relative to itself, and of a score's constant to ours."""
+    differences, gains, below, wins, scored = [], [], 0, 0, 0.0
     for shape in (1.5, 2.5, 5.0, 10.0):
         for blocks in (100, 500):
             x = draw(shape, each, blocks, seed=2)
-            fits = tails.fit(x, tails.RELEASED_CODE_PENALTY)
+            fits = tails.fit(x)
+            scored = max(scored, float(np.max(np.abs(_constants(x) / fits.location - 1.0))))
             for row, ours in zip(x, fits, strict=True):
                 theirs = released_fit(row)
                 value = penalised_value(row, ours.location, ours.scale, ours.shape)
@@ -151,8 +156,21 @@ def released(each: int) -> dict[str, Any]:
         "largest_objective_gain": float(max(gains)),
         "median_location_difference": float(np.median(differences)),
         "largest_location_difference": float(max(differences)),
+        "largest_difference_of_clever": scored,
         "their_locations_below_maximum": int(below),
     }
+
+
+def _constants(maxima: np.ndarray) -> np.ndarray:
+    """The constants that method="paper" divides by, from maxima (rows, blocks)."""
+    from cleverscore.score import Evidence, score_from
+    from cleverscore.settings import Settings
+
+    evidence = [
+        Evidence(i, None, 0, (1,), (1.0,), (row,), (BLOCK_SIZE,), 0.0, ("all blocks",)) for i, row in enumerate(maxima)
+    ]
+    settings = Settings(p=2.0, targets=[[1]] * len(maxima))
+    return np.array([score.lipschitz for score in score_from(evidence, settings.rule)])
 
 
 def accuracy(rows: int, art_rows: int) -> list[dict[str, Any]]:
@@ -163,7 +181,7 @@ def accuracy(rows: int, art_rows: int) -> list[dict[str, Any]]:
             x = draw(shape, rows, blocks, seed=3)
             art = np.array([art_fit(row) for row in x[:art_rows]])
             estimates = {
-                **{f"penalty_{penalty:g}": tails.fit(x, penalty).location for penalty in PENALTIES},
+                **{f"penalty_{penalty:g}": tails.law(x, penalty).location for penalty in PENALTIES},
                 "sample_max": x.max(axis=1),
                 "art": art,
             }
@@ -179,30 +197,96 @@ def gaussian(rows: int, blocks: int = 500, block_size: int = 1024) -> list[dict[
     rng = np.random.default_rng(4)
     # The maximum of a block is F^-1(U^(1/block_size)): exact, and far cheaper than drawing the block.
     many = 10.0 + stats.norm.ppf(rng.random(100_000) ** (1.0 / block_size))
-    limit = float(tails.fit(many).location)
+    limit = float(tails.law(many, 0.0).location)
     x = 10.0 + stats.norm.ppf(rng.random((rows, blocks)) ** (1.0 / block_size))
     table = []
     for n in BLOCKS:
         line: dict[str, Any] = {"blocks": n, "limit": limit}
         for penalty in PENALTIES:
-            line[f"penalty_{penalty:g}"] = 100.0 * _rms(limit / tails.fit(x[:, :n], penalty).location - 1.0)
+            line[f"penalty_{penalty:g}"] = 100.0 * _rms(limit / tails.law(x[:, :n], penalty).location - 1.0)
         line["sample_max"] = 100.0 * _rms(limit / x[:, :n].max(axis=1) - 1.0)
         table.append(line)
     return table
 
 
+def judged(x: np.ndarray, end: float, block_size: int = BLOCK_SIZE) -> dict[str, Any]:
+    """Outcomes of samples in percent, and how many of the 95% intervals hold the end-point."""
+    fits = tails.fit(x, block_size=block_size)
+    outcome = fits.outcome.astype(str)
+    limits = tails.interval(x, fits, block_size=block_size)
+    exact = tails.interval(x, tails.law(x), method="posterior")
+    covers = (limits.low <= end) & (limits.high >= end)
+    quiet = ~np.isin(outcome, WARNINGS)
+    return {
+        **{name: 100.0 * float(np.mean(outcome == name)) for name in WARNINGS},
+        "warned": 100.0 * float(np.mean(~quiet)),
+        "coverage_without_warning": 100.0 * float(covers[quiet].mean()) if quiet.any() else "-",
+        "coverage_of_all": 100.0 * float(covers.mean()),
+        "no_upper_limit": 100.0 * float(np.isinf(limits.high[quiet]).mean()) if quiet.any() else "-",
+        "posterior": 100.0 * float(np.mean((exact.low <= end) & (exact.high >= end))),
+    }
+
+
 def coverage(rows: int) -> list[dict[str, Any]]:
-    """Percentage of 95% intervals that hold the true end-point."""
+    """Percentage of 95% intervals that hold the true end-point of an exact law."""
     table = []
     for shape in SHAPES:
         for blocks in BLOCKS:
             x = draw(shape, rows, blocks, seed=11)  # not a seed on which the intervals were calibrated
-            fits = tails.fit(x, tails.PAPER_PENALTY)
-            line: dict[str, Any] = {"shape": shape, "blocks": blocks}
-            for method in ("posterior", "profile"):
-                limits = tails.interval(x, fits, method=method)
-                line[method] = 100.0 * float(np.mean((limits.low <= END) & (limits.high >= END)))
+            line: dict[str, Any] = {"shape": shape, "blocks": blocks, **judged(x, END)}
+            limits = tails.interval(x, tails.law(x), method="profile")
+            line["profile"] = 100.0 * float(np.mean((limits.low <= END) & (limits.high >= END)))
             table.append(line)
+    return table
+
+
+def maxima_of(law: Any, rows: int, blocks: int, seed: int, block_size: int = BLOCK_SIZE) -> np.ndarray:
+    """Maxima of blocks of norms with a law of scipy: F^-1(U^(1 / block_size)), exact, from one number each."""
+    uniform = np.random.default_rng([seed, blocks]).random((rows, blocks))
+    return law.isf(-np.expm1(np.log(uniform) / block_size))
+
+
+def balls(rows: int) -> list[dict[str, Any]]:
+    """The same for norms that are linear on a d-ball, 1 + u.x of a uniform point x, blocks of 1024."""
+    table = []
+    for dimension in DIMENSIONS:
+        for blocks in (100, 500):
+            half = 0.5 * (dimension + 1)
+            x = maxima_of(stats.beta(half, half, scale=2.0), rows, blocks, seed=12 + dimension)
+            table.append({"dimension": dimension, "blocks": blocks, **judged(x, 2.0)})
+    return table
+
+
+def wrong_laws(rows: int) -> list[dict[str, Any]]:
+    """What is said of maxima that have no end-point, outliers or clusters; where intervals begin."""
+    rng = np.random.default_rng(13)
+    table = []
+    for blocks in (100, 500):
+        near = 1.0 + 0.01 * rng.standard_normal((2, rows, blocks))
+        outliers = near[0].copy()
+        outliers[:, ::100] = 2.0 + 0.01 * rng.standard_normal((rows, blocks // 100))
+        samples = {
+            "Gaussian norms": 10.0 + maxima_of(stats.norm, rows, blocks, 14),
+            "exponential norms": maxima_of(stats.expon, rows, blocks, 15),
+            "Pareto norms, index 3": maxima_of(stats.pareto(3.0), rows, blocks, 16),
+            "near 1, one in 100 near 2": outliers,
+            "two clusters, near 1 and near 2": near[1] + (rng.random((rows, blocks)) < 0.5),
+        }
+        for name, x in samples.items():
+            fits = tails.fit(x)
+            outcome = fits.outcome.astype(str)
+            low = tails.interval(x, fits).low
+            made = (low == fits.location) & (fits.location > fits.sample_max)
+            table.append(
+                {
+                    "law": name,
+                    "blocks": blocks,
+                    **{kind: 100.0 * float(np.mean(outcome == kind)) for kind in WARNINGS},
+                    "named": 100.0 * float(np.mean(np.isin(outcome, WARNINGS))),
+                    "intervals_from_the_location": int(made.sum()),
+                    "location_over_maximum": float(np.median(fits.location / fits.sample_max)),
+                }
+            )
     return table
 
 
@@ -211,10 +295,12 @@ def sequential(rows: int) -> list[dict[str, Any]]:
     table = []
     for shape in SHAPES:
         x = draw(shape, rows, LOOKS[-1], seed=6)
-        fits = [tails.fit(x[:, :n], tails.PAPER_PENALTY) for n in LOOKS]
+        fits = [tails.law(x[:, :n]) for n in LOOKS]
         line: dict[str, Any] = {"shape": shape}
         for name, looks in (("uncorrected", 1), ("looks", len(LOOKS))):
-            limits = [tails.interval(x[:, :n], f, looks=looks) for n, f in zip(LOOKS, fits, strict=True)]
+            limits = [
+                tails.interval(x[:, :n], f, method="posterior", looks=looks) for n, f in zip(LOOKS, fits, strict=True)
+            ]
             width = np.array([i.high - i.low for i in limits])
             covers = np.array([(i.low <= END) & (i.high >= END) for i in limits])
             line[name] = 100.0 * min(_stopped(width, covers, q) for q in np.linspace(0.05, 0.95, 19))
@@ -243,8 +329,8 @@ def goodness(rows: int, blocks: int = 500) -> list[dict[str, Any]]:
     for name, x in samples.items():
         fits = tails.fit(x)
         naive = tails.kolmogorov_smirnov(x, fits)[1]
-        bootstrap = tails.anderson_darling(x, fits)[1]
-        passes = {"naive_ks": naive, "anderson_darling": bootstrap}
+        bootstrap = tails.anderson_darling(x, fits, replicates=199)[1]
+        passes = {"naive_ks": naive, "anderson_darling": fits.ad_pvalue, "bootstrapped": bootstrap}
         table.append({"law": name} | {key: 100.0 * float(np.mean(p > 0.05)) for key, p in passes.items()})
     return table
 
@@ -255,10 +341,11 @@ def speed(rows: int, peer_rows: int, blocks: int = 500) -> list[dict[str, Any]]:
     for shape in (1.5, 2.5, 10.0):
         x = draw(shape, rows, blocks, seed=8)
         tails.fit(x[:10])
-        ours = _cpu(lambda x=x: tails.fit(x)) / rows
-        penalised = _cpu(lambda x=x: tails.fit(x, 0.01)) / rows
-        both = _cpu(lambda x=x: tails.interval(x, tails.fit(x, 0.01))) / rows
-        single = _cpu(lambda x=x: [tails.fit(row) for row in x[:20]]) / 20
+        ours = _cpu(lambda x=x: tails.law(x, 0.0)) / rows
+        penalised = _cpu(lambda x=x: tails.law(x)) / rows
+        judged = _cpu(lambda x=x: tails.fit(x)) / rows
+        both = _cpu(lambda x=x: tails.interval(x, tails.fit(x))) / rows
+        single = _cpu(lambda x=x: [tails.law(row) for row in x[:20]]) / 20
         art = _cpu(lambda x=x: [art_fit(row) for row in x[:peer_rows]]) / peer_rows
         theirs = _cpu(lambda x=x: [released_fit(row) for row in x[: max(2, peer_rows // 3)]]) / max(2, peer_rows // 3)
         table.append(
@@ -266,6 +353,7 @@ def speed(rows: int, peer_rows: int, blocks: int = 500) -> list[dict[str, Any]]:
                 "shape": shape,
                 "fit_us": 1e6 * ours,
                 "penalised_us": 1e6 * penalised,
+                "judged_us": 1e6 * judged,
                 "fit_and_interval_us": 1e6 * both,
                 "one_by_one_us": 1e6 * single,
                 "art_us": 1e6 * art,
@@ -302,8 +390,8 @@ def compare_weighted(
 ) -> list[dict[str, Any]]:
     """Relative standard deviation of 1 / location over rows, for both penalties."""
     table = []
-    for penalty in (0.0, tails.PAPER_PENALTY):
-        line: dict[str, Any] = {"penalty": penalty, "block_maxima": _spread(tails.fit(maxima, penalty).location)}
+    for penalty in (0.0, tails.PENALTY):
+        line: dict[str, Any] = {"penalty": penalty, "block_maxima": _spread(tails.law(maxima, penalty).location)}
         for k in kept:
             fits = tails.fit_weighted(top[:, :k], samples, block_size, penalty)
             line[f"kept_{k}"] = _spread(fits.location)
@@ -322,7 +410,7 @@ def networks(pool: int, images: int = 3, shuffles: int = 8) -> list[dict[str, An
         norms = [_gradient_norms(name, image, int(pool * share)) for image in range(images)]
         for blocks, block_size in ((32, 256), (64, 128), (128, 64)):
             samples = blocks * block_size
-            for penalty in (0.0, tails.PAPER_PENALTY):
+            for penalty in (0.0, tails.PENALTY):
                 spreads: dict[str, list[float]] = {"block_maxima": [], "weighted": []}
                 for values in norms:
                     rows = len(values) // samples
@@ -331,7 +419,7 @@ def networks(pool: int, images: int = 3, shuffles: int = 8) -> list[dict[str, An
                     maxima = part.reshape(-1, blocks, block_size).max(axis=2)
                     top = np.sort(part, axis=1)[:, ::-1][:, : 8 * blocks]
                     weighed = tails.fit_weighted(top, samples, block_size, penalty)
-                    spreads["block_maxima"].append(_spread(tails.fit(maxima, penalty).location))
+                    spreads["block_maxima"].append(_spread(tails.law(maxima, penalty).location))
                     spreads["weighted"].append(_spread(weighed.location))
                 line: dict[str, Any] = {"network": name, "blocks": blocks, "block_size": block_size, "penalty": penalty}
                 line |= {key: _rms(np.array(value)) for key, value in spreads.items()}
@@ -390,6 +478,8 @@ def run(quick: bool, with_networks: bool) -> dict[str, Any]:
         "likelihood": likelihood(10_000 // few),
         "released": released(1 if quick else 5),
         "coverage": coverage(2000 // few),
+        "balls": balls(400 // few),
+        "wrong_laws": wrong_laws(400 // few),
         "sequential": sequential(2000 // few),
         "goodness": goodness(200 // few),
         "accuracy": accuracy(1000 // few, 4 if quick else 40),
@@ -403,7 +493,18 @@ def markdown(results: dict[str, Any]) -> str:
     parts = ["<!-- written by python -m benchmarks.tails; do not edit -->"]
     if results["quick"]:
         parts.append("Quick run: few samples, large random errors.")
-    for name in ("speed", "coverage", "sequential", "accuracy", "gaussian", "weighted", "networks", "goodness"):
+    for name in (
+        "coverage",
+        "balls",
+        "wrong_laws",
+        "sequential",
+        "speed",
+        "accuracy",
+        "gaussian",
+        "weighted",
+        "networks",
+        "goodness",
+    ):
         if name in results:
             parts += [f"### {_TITLES[name]}", _table(results[name])]
     parts += [f"### {_TITLES['likelihood']}", _table([results["likelihood"]])]
@@ -415,13 +516,15 @@ def markdown(results: dict[str, Any]) -> str:
 
 _TITLES = {
     "speed": "CPU time per fit of 500 maxima (microseconds), and how many times ours the peers need",
-    "coverage": "Coverage of 95% intervals (percent)",
+    "coverage": "Exact reverse Weibull laws: warnings, and coverage of 95% intervals (percent)",
+    "balls": "The same for norms that are linear on a ball, blocks of 1024",
+    "wrong_laws": "Maxima without an end-point, with outliers or clusters: outcomes (percent), where intervals begin",
     "sequential": "Coverage when sampling stops at 32, 64, ..., 512 blocks, worst tolerance (percent)",
     "accuracy": "Error of the score on reverse Weibull samples (root mean square, percent)",
     "gaussian": "The same on maxima of 1024 Gaussian norms, against the limit of many blocks",
     "weighted": "Spread of the score at equal gradients: block maxima, and the largest norms (percent)",
     "networks": "The same on two trained networks, eight norms kept per block (percent)",
-    "goodness": "Samples of 500 that pass at 5% (percent)",
+    "goodness": "Samples of 500 that pass a test at 5% (percent)",
     "likelihood": "Log-likelihood against a dense grid",
     "released": "Penalised fit against the released procedure (difference of the location relative to it)",
 }

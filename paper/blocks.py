@@ -17,7 +17,6 @@ from paper.sizes import BLOCK_COUNTS
 from paper.work import Question
 
 QUESTION = Question("many", "l2")
-PENALTY = 0.1  # the default of method "paper"
 SHADES = ("#b3d4ea", "#7fb6dc", "#3d8fc4", "#0072B2")
 
 
@@ -30,7 +29,7 @@ def averages(results: Results, network: str, kind: str) -> dict[int, float]:
     margins, radii = (np.array([row[key] for row in rows]) for key in ("margin", "radius"))
     found = {}
     for count in BLOCK_COUNTS:
-        fits = tails.fit(maxima[:, :count], penalty=PENALTY)
+        fits = tails.law(maxima[:, :count])
         found[count] = float(np.minimum(margins / fits.location, radii).mean())
     return found
 

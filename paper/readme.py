@@ -9,8 +9,9 @@ from pathlib import Path
 
 import torch
 
+from cleverscore import tails
 from cleverscore.zoo.train import RECIPES
-from paper import above, accuracy, blocks, ks, radius, targeted, timing, untargeted
+from paper import above, accuracy, ks, radius, targeted, timing, untargeted
 from paper.command import HERE, Product, main
 from paper.findings import findings
 from paper.networks import NETWORKS
@@ -120,7 +121,7 @@ def _computed(results: Results) -> str:
         "of its average, and brackets in the tables say how many are left. I-FGSM's cross-entropy is taken at a "
         "temperature where logits are so far apart that its gradient is lost in rounding, as in the distilled "
         "networks; the paper takes more iterations there. The end-point is fitted with a weak penalty "
-        f"({blocks.PENALTY:g}, see docs/statistics.md), where the paper takes plain maximum likelihood.{smaller}\n\n"
+        f"({tails.PENALTY:g}, see docs/statistics.md), where the paper takes plain maximum likelihood.{smaller}\n\n"
         f"{chr(10).join(lines)}\n"
     )
 

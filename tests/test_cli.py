@@ -195,10 +195,9 @@ def test_inspect_sees_labels_that_are_off_by_one(tmp_path: Path, mnist: tuple) -
 
 def test_a_fit_that_the_test_rejects_is_not_called_ok() -> None:
     heads = cs.clever(cs.load_model("zoo:mnist-mlp"), cs.load_data("zoo:mnist")[0][:2], blocks=20, block_size=8)
-    bad = Scores(heads.rows, tuple(dataclasses.replace(head, ks_pvalue=0.001) for head in heads))
-    assert (
-        " poor" in str(bad) and "poor fit, K-S p below 0.05 (2: input 0, 1)" in str(bad) and " poor" not in str(heads)
-    )
+    poor = [dataclasses.replace(head, fit=dataclasses.replace(head.fit, outcome=cs.FitOutcome.POOR)) for head in heads]
+    bad = Scores(heads.rows, tuple(poor))
+    assert " poor" in str(bad) and "poor (2: input 0, 1): " in str(bad) and " poor" not in str(heads)
 
 
 def test_a_radius_for_each_norm(tmp_path: Path) -> None:

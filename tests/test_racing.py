@@ -169,7 +169,7 @@ def test_racing_gives_the_fixed_scores_with_fewer_gradients() -> None:
     raced = cs.clever(classifier, X, tolerance=0.0, **FIXED)
     assert raced.values == pytest.approx(fixed.values, rel=0.05)
     used = sum(row.gradients for row in raced)
-    assert used <= 0.5 * sum(row.gradients for row in fixed)
+    assert used <= 0.55 * sum(row.gradients for row in fixed)
     for a, b in zip(fixed.rows, raced.rows, strict=True):
         if a.target == b.target and a.target_kind == "all":
             assert b.maxima == pytest.approx(a.maxima[: len(b.maxima)], rel=1e-5)
@@ -190,8 +190,9 @@ def test_targeted_scores_stop_by_their_interval() -> None:
     scores = cs.clever(network(), X, targets="runner_up", tolerance=0.5, **FIXED)
     assert reasons.NARROW in {score.stopped for score in scores}
     for score in scores:
-        if score.stopped == reasons.NARROW:
-            assert score.low >= 0.5 * score.value and score.high <= 1.5 * score.value
+        if score.stopped == reasons.NARROW:  # of sampling error; whether the law holds is another question
+            ends = tails.interval(score.maxima, tails.law(score.maxima), method="posterior", looks=4)
+            assert score.margin / ends.high >= 0.5 * score.value and score.margin / ends.low <= 1.5 * score.value
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def test_a_race_is_advised_only_where_rivals_got_everything(
         gradients=(gradients,) * count,
     )  # fmt: skip
     text = str(score_from([item], Settings(p=2.0).rule))
-    assert "interval from 0" in text and ("a new run with tolerance 0" in text) is said
+    assert "at most (1)" in text and ("a new run with tolerance 0" in text) is said
 
 
 def test_a_budget_of_gradients_is_kept_and_shared() -> None:

@@ -117,6 +117,13 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="End after so many gradients (2000000) or so much time (90s, 10m, 2h); 10 blocks are drawn in any case.",
 )
 @click.option(
+    "--penalty",
+    type=click.FloatRange(min=0.0),
+    metavar="WEIGHT",
+    help="Weight of (scale / range)^2 in the tail fit, which keeps end-points finite: a larger one gives larger scores "
+    "where the maxima show no end-point; 0 is the plain likelihood.  [default: 0.01, as in the authors' program]",
+)
+@click.option(
     "--region",
     type=click.Choice(["ball", "box"]),
     default="ball",

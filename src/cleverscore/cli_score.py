@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 FEW_RIGHT = 0.5  # share of correct inputs below which a word is due
 UNUSUAL_INPUT = 20.0  # inputs without bounds are seldom larger: pixels from 0 to 255 are
-UNUSED_BY_SHARP = ("blocks", "block_size", "tolerance")
+UNUSED_BY_SHARP = ("blocks", "block_size", "tolerance", "penalty")
 
 
 def run_score(

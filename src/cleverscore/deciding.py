@@ -15,6 +15,7 @@ from cleverscore.norms import norm_name
 from cleverscore.score import Score, Scores, score_from
 from cleverscore.settings import Method, Settings
 from cleverscore.subjects import prepare
+from cleverscore.summaries import interval_words
 from cleverscore.targets import TargetsLike
 from cleverscore.text import number
 
@@ -54,8 +55,8 @@ class Decision:
                 parts.append(f"input {score.input} has no score: {score.outcome.advice}")
                 continue
             parts.append(
-                f"input {score.input} has a score of {number(score.value)} ({number(score.low)} to "
-                f"{number(score.high)}) in the l{norm_name(score.p)} norm, below {self.at_least:g}; class "
+                f"input {score.input} has a score of {number(score.value)} ({interval_words(score)}) in the "
+                f"l{norm_name(score.p)} norm, below {self.at_least:g}; class "
                 f"{score.predicted} is nearest to class {score.target}"
             )
         return f"{'; '.join(parts)} ({cost})"
@@ -74,6 +75,7 @@ def decide(
     seed: int = 0,
     method: str | Method = "paper",
     region: str = "ball",
+    penalty: float | None = None,
     labels: Sequence[int] | None = None,
     ids: Sequence[int] | None = None,
     chunk_size: int | None = None,
@@ -93,7 +95,7 @@ def decide(
     settings = Settings(
         p=p,  # type: ignore[arg-type]  # a name such as "inf" becomes a number in Settings
         targets=targets, radius=radius, blocks=blocks, block_size=block_size, seed=seed, method=method, region=region,
-        threshold=_checked(at_least),
+        threshold=_checked(at_least), penalty=penalty,
     )  # fmt: skip
     if at_least > settings.rule.limit:
         raise SettingError(

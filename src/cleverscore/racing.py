@@ -80,7 +80,7 @@ def gumbel_reach(blocks: int, penalty: float) -> float:
     True
     """
     samples = np.random.default_rng(GUMBEL_SEED).gumbel(size=(GUMBEL_SAMPLES, blocks))
-    return float(np.quantile(tails.fit(samples, penalty=penalty).location, GUMBEL_SHARE))
+    return float(np.quantile(tails.law(samples, penalty).location, GUMBEL_SHARE))
 
 
 @dataclass(frozen=True)
@@ -192,11 +192,12 @@ class Race:
     def _look(self) -> None:
         active = self.active
         maxima = np.stack([self.maxima[t] for t in active])
-        fits = tails.fit(maxima, penalty=self.penalty)
+        fits = tails.law(maxima, self.penalty)
         margins = self.margins[active]
         values = capped_ratio(margins, fits.location, self.limit)
         logs, needed = self._halves(active, maxima), self._needed(maxima.shape[1])
-        intervals = tails.interval(maxima, fits, level=self.level, looks=len(self.looks))
+        # More blocks make the statistical error smaller, and that alone: the law is taken for granted here.
+        intervals = tails.interval(maxima, fits, level=self.level, method="posterior", looks=len(self.looks))
         low, high = (capped_ratio(margins, ends, self.limit) for ends in (intervals.high, intervals.low))
         # Equal maxima have an interval without width: it knows nothing of steeper pieces that no point has met yet.
         # (Affine networks, whose gradient is known to be constant, do not come here.)
@@ -228,7 +229,7 @@ class Race:
         generator = np.random.default_rng([HALVES_SEED, maxima.shape[1]])
         picks = np.argsort(generator.random((HALVES, maxima.shape[1])), axis=1)[:, :half]
         halves = maxima[:, picks].swapaxes(0, 1)  # (halves, targets, half)
-        locations = tails.fit(halves, penalty=self.penalty).location
+        locations = tails.law(halves, self.penalty).location
         logs: Array = np.log(np.maximum(capped_ratio(self.margins[active], locations, self.limit), 1e-300))
         return logs
 

@@ -47,8 +47,12 @@ COLUMNS = [
     "scale",
     "shape",
     "sample_max",
+    "penalty",
+    "drift",
     "ks_statistic",
     "ks_pvalue",
+    "ad_statistic",
+    "ad_pvalue",
     "outcome",
     "blocks",
     "block_size",
@@ -142,7 +146,8 @@ class Score:
     """CLEVER of one input against one target class, or the smallest over its targets.
 
     value       min(margin / lipschitz, radius); NaN where a gradient was not finite.
-    low, high   interval of `value` at the rule's level: statistical error of the end-point, no certificate.
+    low, high   interval of `value` at the rule's level: statistical error of the end-point, no certificate. Where the
+                outcome says that the law is not to be relied on, `low` is 0 and `high` is margin / sample maximum.
     lipschitz   the constant used: the fitted end-point, or the sample maximum where nothing can be extrapolated.
     fit         the tail fit, with its outcome and its advice.
     maxima      the block maxima behind it.
@@ -198,8 +203,8 @@ class Score:
         return (
             self.input, self.label, self.predicted, self.correct, self.target, self.target_kind, self.method,
             norm_name(self.p), self.radius, self.margin, self.value, self.low, self.high, self.upper, self.capped,
-            self.lipschitz, fit.location, fit.scale, fit.shape, fit.sample_max, self.ks_statistic, self.ks_pvalue,
-            fit.outcome.value,
+            self.lipschitz, fit.location, fit.scale, fit.shape, fit.sample_max, fit.penalty, fit.drift,
+            self.ks_statistic, self.ks_pvalue, fit.ad_statistic, fit.ad_pvalue, fit.outcome.value,
             fit.blocks, self.block_size, self.gradients, self.seconds, self.stopped,
         )  # fmt: skip
 
@@ -209,19 +214,19 @@ class Score:
 
 
 def fit_tails(evidence: Sequence[Evidence], rule: Rule) -> list[list[Tail]]:
-    """Fit every (input, target) in batches of equal length; nothing for inputs with profiles."""
-    by_length: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    """Fit every (input, target) in batches of equal blocks; nothing for inputs with profiles."""
+    alike: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for i, item in enumerate(evidence):
         for t in range(0 if item.profiles else len(item.targets)):
-            by_length[len(item.maxima[t])].append((i, t))
+            alike[len(item.maxima[t]), item.block_sizes[t]].append((i, t))
     found: dict[tuple[int, int], Tail] = {}
-    for group in by_length.values():
+    for (_, size), group in alike.items():
         maxima = np.stack([evidence[i].maxima[t] for i, t in group])
         if rule.tail is not None:
             fits, intervals = tails.fit_own(maxima, rule.tail, level=rule.level)
         else:
-            fits = tails.fit(maxima, penalty=rule.penalty)
-            intervals = tails.interval(maxima, fits, level=rule.level, looks=rule.looks)
+            fits = tails.fit(maxima, rule.penalty, block_size=size)
+            intervals = tails.interval(maxima, fits, level=rule.level, looks=rule.looks, block_size=size)
         statistics, pvalues = tails.kolmogorov_smirnov(maxima, fits)
         columns = (intervals.low.tolist(), intervals.high.tolist(), statistics.tolist(), pvalues.tolist())
         for row, (place, *numbers) in enumerate(zip(group, *columns, strict=True)):

@@ -33,6 +33,7 @@ def clever(
     level: float = 0.95,
     tolerance: float | None = None,
     budget: str | int | None = None,
+    penalty: float | None = None,
     labels: Sequence[int] | None = None,
     ids: Sequence[int] | None = None,
     chunk_size: int | None = None,
@@ -55,6 +56,8 @@ def clever(
                 Default: all blocks for all targets. Sharp has no use for it.
     budget      end after so many gradients in all (2_000_000), or so much time ("90s", "10m", "2h"), but not before 10
                 blocks of each input.
+    penalty     weight of (scale / range)^2 in the tail fit; default 0.01, that of the authors' program. It keeps the
+                end-point of Gumbel-like maxima finite and so makes such scores larger; 0 is the plain likelihood.
     ids         the row of each input in its data, default 0..n-1; a block's points depend on (seed, id, norm, block).
     region      "ball": every point of the ball counts, also outside the valid inputs (the paper's). "box": only moves
                 that keep the input within the classifier's bounds count, which gives larger scores for inputs at the
@@ -80,6 +83,7 @@ def clever(
         level=level,
         tolerance=tolerance,
         budget=budget,
+        penalty=penalty,
     )
     subjects = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
     total = len(subjects) * settings.points(subjects[0].x.numel())

@@ -27,7 +27,7 @@ class Method:
     name        what result rows carry in their column `method`.
     ball        the law of the points: LpBall or a subclass with another `draw` or `points`.
     radius      of the ball, where the user gives none.
-    penalty     the weight of (scale / range)^2 in the tail fit.
+    penalty     the weight of (scale / range)^2 in the tail fit, where the user gives none.
     cap         whether the radius bounds the score, as Algorithm 1 says.
     tail        a tail model instead of the reverse Weibull law: (maxima, level) -> tails.Endpoints.
 
@@ -38,7 +38,7 @@ class Method:
     name: str
     ball: type[LpBall] = LpBall
     radius: float = 5.0
-    penalty: float = tails.PAPER_PENALTY
+    penalty: float = tails.PENALTY
     cap: bool = True
     tail: TailModel | None = None
 
@@ -48,7 +48,7 @@ METHODS = {
     for method in (
         Method("paper"),
         Method(SHARP),
-        Method("released-code", ReleasedCodeBall, 3.0, tails.RELEASED_CODE_PENALTY, cap=False),
+        Method("released-code", ReleasedCodeBall, 3.0, cap=False),
     )
 }
 
@@ -64,6 +64,8 @@ class Settings:
     budget      end after so many gradients in all ("2000000"), or so much time ("90s", "10m", "2h"), but not before 10
                 blocks; adaptive as well.
     threshold   a score that only has to be told from; adaptive as well.
+    penalty     the weight of (scale / range)^2 in the tail fit; default: the method's own, 0.01, as in the authors'
+                program. It keeps end-points of Gumbel-like maxima finite; 0 is the plain likelihood.
     """
 
     p: float
@@ -78,6 +80,7 @@ class Settings:
     tolerance: float | None = None
     budget: str | int | None = None
     threshold: float | None = None
+    penalty: float | None = None
 
     def __post_init__(self) -> None:
         _check_method(self.method)
@@ -94,6 +97,9 @@ class Settings:
             raise SettingError(f"seed={self.seed!r}: give a whole number from 0 to 2**64 - 1")
         if not is_number(self.level) or not 0.5 <= self.level < 1.0:
             raise SettingError(f"level={self.level!r}: the level of the intervals must lie between 0.5 and 1")
+        object.__setattr__(
+            self, "penalty", tails.checked_penalty(self.way.penalty if self.penalty is None else self.penalty)
+        )
         if self.adaptive:
             if self.way.tail is not None:
                 raise SettingError(
@@ -136,13 +142,14 @@ class Settings:
     @property
     def rule(self) -> Rule:
         """How block maxima become scores."""
-        assert self.radius is not None
+        assert self.radius is not None  # both are set in __post_init__
+        assert self.penalty is not None
         return Rule(
             p=self.p,
             radius=self.radius,
             method=self.way.name,
             target_kind=target_kind(self.targets),
-            penalty=self.way.penalty,
+            penalty=self.penalty,
             cap=self.way.cap,
             level=self.level,
             looks=len(looks(self.blocks)) if self.adaptive else 1,

@@ -17,7 +17,7 @@ from cleverscore.text import number, table
 if TYPE_CHECKING:
     from cleverscore.score import Score
 
-POOR_FIT = 0.05  # the paper's level for its K-S test
+DOUBTFUL = (FitOutcome.NO_ENDPOINT, FitOutcome.DRIFTING, FitOutcome.POOR)  # an end-point that is not to be relied on
 MOST_NAMED = 5  # inputs whose numbers a remark lists
 
 
@@ -55,7 +55,7 @@ def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
         "norm",
         "margin",
         "score",
-        *(["at least", "crossing", "gradients", "search"] if sharp else ["95% interval", "K-S p", "fit"]),
+        *(["at least", "crossing", "gradients", "search"] if sharp else ["95% interval", "K-S p", "A-D p", "fit"]),
         *(["gradients"] if stops and not sharp else []),
         *(["stopped"] if stops else []),
     ]
@@ -66,9 +66,8 @@ def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
         if sharp:
             found = [number(score.low), number(score.upper), f"{score.gradients:,}", score.outcome.value]
         else:
-            interval = f"{number(score.low)} .. {number(score.high)}"
-            poor = score.outcome.has_law and score.ks_pvalue < POOR_FIT
-            found = [interval, number(score.ks_pvalue, 2), "poor" if poor else score.outcome.value]
+            tests = [number(score.ks_pvalue, 2), number(score.fit.ad_pvalue, 2)]
+            found = [interval_words(score), *tests, score.outcome.value]
         lines.append(
             [
                 str(score.input),
@@ -77,13 +76,22 @@ def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
                 str(score.target),
                 norm_name(score.p),
                 number(score.margin),
-                capped + number(score.value),
+                capped + ("~" if score.outcome in DOUBTFUL else "") + number(score.value),
                 *found,
                 *([f"{score.gradients:,}"] if stops and not sharp else []),
                 *([score.stopped] if stops else []),
             ]
         )
     return table(headers, lines)
+
+
+def interval_words(score: Score) -> str:
+    """The interval of a score; where it has no lower limit, what the score is at most."""
+    return f"at most {number(score.high)}" if _open(score) else f"{number(score.low)} .. {number(score.high)}"
+
+
+def _open(score: Score) -> bool:
+    return score.profile is None and score.low == 0.0 < score.value
 
 
 def below_the_table(heads: Sequence[Score], rows: Sequence[Score]) -> list[str]:
@@ -118,24 +126,26 @@ def summary(heads: Sequence[Score], *, raceable: bool = False) -> str:
     part = sum(score.stopped == UNFINISHED for score in heads)
     if part:
         lines.append(f"unfinished ({part}): not all blocks are drawn yet, so these scores and intervals will move")
-    open_ended = sum(score.low == 0.0 < score.value and score.outcome is not FitOutcome.TOO_FEW for score in heads)
+    penalised = [score for score in heads if score.outcome in DOUBTFUL]
+    if penalised:
+        lines.append(
+            f"~ {len(penalised)} scores rest on a fit that is not to be relied on, made with penalty "
+            f"{penalised[0].fit.penalty:g}: another penalty gives another score"
+        )
+    open_ended = sum(_open(score) for score in heads)
     if open_ended:
         lines.append(
-            f"interval from 0 ({open_ended}): for the target or one of its rivals the blocks show no upper end-point "
-            "of the gradient norm; more or larger blocks narrow it"
-            + (", and so does a new run with tolerance 0, which leaves out rivals far behind" if raceable else "")
-        )
-    rejected = [score.input for score in heads if score.ks_pvalue < POOR_FIT]
-    if rejected:
-        which = f": input {', '.join(map(str, dict.fromkeys(rejected)))}" if len(rejected) <= MOST_NAMED else ""
-        lines.append(
-            f"poor fit, K-S p below {POOR_FIT:g} ({len(rejected)}{which}): the fitted law does not describe these "
-            "maxima; do not rely on the score or its interval"
+            f"at most ({open_ended}): for the target or one of its rivals the blocks show no upper end-point of the "
+            "gradient norm, so the score has no lower limit; larger blocks may show one"
+            + (", and a new run with tolerance 0 leaves out rivals far behind" if raceable else "")
         )
     short = sum(score.stopped == BUDGET for score in heads)
     if short:
         lines.append(f"budget: it ended before all was drawn or climbed for {short} of {len(heads)} scores")
     for outcome, count in Counter(score.outcome for score in heads).items():
         if outcome not in (FitOutcome.OK, FitOutcome.ASCENDED, FitOutcome.OWN_MODEL):
-            lines.append(f"{outcome.value} ({count}): {outcome.advice}")
+            inputs = dict.fromkeys(score.input for score in heads if score.outcome is outcome)
+            few = outcome is FitOutcome.POOR and len(inputs) <= MOST_NAMED
+            which = f": input {', '.join(map(str, inputs))}" if few else ""
+            lines.append(f"{outcome.value} ({count}{which}): {outcome.advice}")
     return "\n".join(lines)

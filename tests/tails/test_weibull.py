@@ -8,7 +8,7 @@ from scipy import stats
 
 from benchmarks.tails import dense_optimum, penalised_value, released_fit
 from cleverscore.errors import SettingError
-from cleverscore.tails import RELEASED_CODE_PENALTY, FitOutcome, fit
+from cleverscore.tails import PENALTY, FitOutcome, fit, law
 
 SHAPES = (0.5, 1.0, 1.2, 1.5, 2.5, 5.0, 10.0, 30.0)
 
@@ -21,7 +21,7 @@ def draw(shape: float, rows: int, blocks: int, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_likelihood_reaches_a_dense_grid(shape: float, blocks: int) -> None:
     x = draw(shape, 25, blocks)
-    fits = fit(x)
+    fits = law(x, 0.0)
     plain = np.isin(fits.outcome.astype(str), ["ok", "boundary"])
     assert plain.any()
     assert np.all(dense_optimum(x[plain]) - fits.log_likelihood[plain] < 1e-3)
@@ -57,7 +57,7 @@ def test_the_fit_is_a_local_maximum(penalty: float) -> None:
 @pytest.mark.parametrize("shape", [1.5, 2.5, 6.0])
 def test_penalised_fit_is_the_released_procedure(shape: float) -> None:
     x = draw(shape, 2, 150, seed=3)
-    for row, ours in zip(x, fit(x, RELEASED_CODE_PENALTY), strict=True):
+    for row, ours in zip(x, fit(x, PENALTY), strict=True):
         location, scale, c = released_fit(row)
         theirs = penalised_value(row, location, scale, c)
         assert penalised_value(row, ours.location, ours.scale, ours.shape) >= theirs - 1e-9

@@ -42,6 +42,7 @@ class StudyConfig:
     data_fingerprint: str = ""
     inputs: str = "all"
     skip_misclassified: bool = False
+    penalty: float | None = None  # None for the method's own
 
     @classmethod
     def stored(cls, store: Store) -> StudyConfig:
@@ -56,7 +57,7 @@ class StudyConfig:
         return Settings(
             p=parse_norm(norm), targets=parse_targets(self.targets, 1), radius=self.radius_of(norm), blocks=self.blocks,
             block_size=self.block_size, seed=self.seed, method=self.method, region=self.region,
-            tolerance=self.tolerance, budget=self.budget,
+            tolerance=self.tolerance, budget=self.budget, penalty=self.penalty,
         )  # fmt: skip
 
     def radius_of(self, norm: str) -> float | None:
@@ -81,7 +82,8 @@ class StudyConfig:
 
     def short_hash(self) -> str:
         """Eight characters that differ where any setting does."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]
+        settings = {name: value for name, value in asdict(self).items() if name != "penalty" or value is not None}
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def parse_targets(text: str, count: int) -> TargetsLike:
@@ -115,9 +117,10 @@ def describe_run(store: Store) -> str:
     config = StudyConfig.stored(store)
     norms = ", ".join(f"l{norm_name(parse_norm(norm))}" for norm in config.norms)
     radii = radii_text({norm: rule_of(store, config, norm).radius for norm in config.norms})
+    penalty = "" if config.method == "sharp" else f"penalty {rule_of(store, config, config.norms[0]).penalty:g}, "
     return (
         f"{config.model} on {config.data}: {norms}, {config.targets}, method {config.method}, radius {radii}, "
-        f"{config.work}, seed {config.seed}"
+        f"{penalty}{config.work}, seed {config.seed}"
     )
 
 

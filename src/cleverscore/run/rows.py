@@ -192,15 +192,18 @@ def numbers_of(tail: Tail) -> list[Any]:
     fit = tail.fit
     return [
         fit.location, fit.scale, fit.shape, fit.log_likelihood, fit.sample_max, fit.outcome.value, fit.penalty,
-        fit.blocks, tail.end_low, tail.end_high, tail.ks_statistic, tail.ks_pvalue,
+        fit.blocks, tail.end_low, tail.end_high, tail.ks_statistic, tail.ks_pvalue, fit.ad_statistic, fit.ad_pvalue,
+        fit.drift,
     ]  # fmt: skip
 
 
 def tail_of(numbers: Sequence[Any]) -> Tail:
     """A fitted tail from what was kept of it."""
-    location, scale, shape, likelihood, largest, outcome, penalty, blocks, low, high, statistic, pvalue = numbers
+    location, scale, shape, likelihood, largest, outcome, penalty, blocks, low, high, ks, ks_p, ad, ad_p, drift = (
+        numbers
+    )
     fit = made(
         TailFit, location=location, scale=scale, shape=shape, log_likelihood=likelihood, sample_max=largest,
-        outcome=OUTCOMES[outcome], penalty=penalty, blocks=blocks,
+        outcome=OUTCOMES[outcome], penalty=penalty, blocks=blocks, ad_statistic=ad, ad_pvalue=ad_p, drift=drift,
     )  # fmt: skip
-    return made(Tail, fit=fit, end_low=low, end_high=high, ks_statistic=statistic, ks_pvalue=pvalue)
+    return made(Tail, fit=fit, end_low=low, end_high=high, ks_statistic=ks, ks_pvalue=ks_p)

@@ -25,6 +25,7 @@ LEAST_QUANTILES, MOST_QUANTILES = 24, 512
 TARGET_VALUES = 250_000  # scores per target class in a page
 FIRST_PREFIX = 16  # blocks: convergence is drawn at 16, 32, 64, ...
 PREFIXES = 10
+MERGES = 5  # at most: end-points of 1, 2, 4, 8 and 16 merged blocks are drawn
 STEPS = 65535  # of 16-bit fractions
 RATIO_OCTAVES = 4.0  # convergence is kept as a ratio to the final score, from 1/16 to 16
 LEVELS = 255  # of quantised scores
@@ -54,6 +55,7 @@ def packed(found: Findings, header: dict[str, Any], *, limit: int = LIMIT) -> st
         columns, facts = _columns(norm, outcomes, stopped, attacks)
         columns["quantiles"] = _quantiles(norm, quantiles)
         columns["convergence"] = _convergence(norm, found.config.method)
+        columns["stability"] = _stability(norm)
         columns["targets"], columns["target_scores"], scale = _target_scores(norm, kept_targets)
         arrays |= {f"{place}.{name}": column for name, column in columns.items()}
         norms.append(
@@ -101,6 +103,8 @@ def _columns(
         "high": interval("high"),
         "margin": numbers(norm.column("margin")),
         "ks": numbers(norm.column("ks_pvalue")),
+        "ad": of_fit("ad_pvalue"),
+        "drift": of_fit("drift"),
         "location": numbers(norm.column("lipschitz")),
         "scale": of_fit("scale"),
         "shape": of_fit("shape"),
@@ -164,13 +168,35 @@ def _convergence(norm: NormFindings, method: str) -> npt.NDArray[np.uint16]:
     rule = METHODS[method]
     limit = norm.radius if rule.cap else math.inf
     for size, members in groups.items():
-        fits = tails.fit(np.stack([head.maxima[:size] for _, head in members]), penalty=rule.penalty)
+        penalty = members[0][1].fit.penalty
+        fits = tails.law(np.stack([head.maxima[:size] for _, head in members]), penalty)
         scores = capped_ratio(np.array([head.margin for _, head in members]), fits.location, limit)
-        with np.errstate(divide="ignore"):
-            octaves = np.log2(scores / np.array([head.value for _, head in members]))
-        codes = 1 + np.rint((STEPS - 1) * np.clip(octaves / (2 * RATIO_OCTAVES) + 0.5, 0.0, 1.0))
         column = prefixes(size + 1).index(size)
-        table[[place for place, _ in members], column] = np.nan_to_num(codes).astype(np.uint16)
+        table[[place for place, _ in members], column] = _codes(scores / np.array([head.value for _, head in members]))
+    return table
+
+
+def _codes(ratios: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]:
+    """Ratios from 1/16 to 16 as whole numbers from 1; 0 is none."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        octaves = np.log2(ratios)
+    codes = 1 + np.rint((STEPS - 1) * np.clip(octaves / (2 * RATIO_OCTAVES) + 0.5, 0.0, 1.0))
+    return np.asarray(np.nan_to_num(codes), np.uint16)
+
+
+def _stability(norm: NormFindings) -> npt.NDArray[np.uint16]:
+    """End-points of 1, 2, 4, ... merged blocks, as ratios to the largest gradient norm that was met; 0 is none."""
+    table = np.zeros((len(norm.heads), MERGES), np.uint16)
+    groups: dict[int, list[tuple[int, Score]]] = defaultdict(list)
+    for place, head in enumerate(norm.heads):
+        if head is not None and head.outcome.has_law and len(head.maxima):
+            groups[len(head.maxima)].append((place, head))
+    for members in groups.values():
+        found = tails.stability(np.stack([head.maxima for _, head in members]))
+        if len(found.merged) > 1:
+            largest = np.array([[head.fit.sample_max] for _, head in members])
+            places = [place for place, _ in members]
+            table[places, : len(found.merged)] = _codes(found.location / largest)
     return table
 
 

@@ -134,7 +134,7 @@ def _noise(heads: Sequence[Score], found: Findings) -> Array:
             groups.setdefault(half, []).append(place)
     for half, places in groups.items():
         maxima = np.stack([[heads[i].maxima[:half], heads[i].maxima[half : 2 * half]] for i in places])
-        locations = tails.fit(maxima, penalty=rule.penalty).location
+        locations = tails.law(maxima, heads[places[0]].fit.penalty).location
         margins = np.array([[heads[i].margin] for i in places])
         limit = heads[places[0]].radius if rule.cap else math.inf
         scores = capped_ratio(margins, locations, limit)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cleverscore.show.findings import Findings, NormFindings
-from cleverscore.summaries import POOR_FIT
 from cleverscore.tails import FitOutcome
 
 
@@ -44,15 +43,11 @@ _FLAGS = {
         "A gradient was NaN or infinite near these inputs, so they have no score and are left out of every summary. "
         "Check the model for overflow.",
     ),
-    "poor_fit": (
-        "fitted law rejected",
-        f"The Kolmogorov-Smirnov test rejects the fitted law (p below {POOR_FIT:g}). Of inputs with a perfect fit, "
-        f"{POOR_FIT:.0%} are rejected too, by chance; for the others neither score nor interval should be relied on.",
-    ),
     "open": (
-        "interval from zero",
-        "The block maxima show no upper end, so the largest gradient could be far above what was sampled and the "
-        "interval reaches down to 0. More or larger blocks, or a smaller radius, narrow it.",
+        "score bounded from above only",
+        "The largest gradient could be far above what was sampled, so the score has no lower limit: it is at most the "
+        "margin divided by the largest gradient norm that was met, or a little less where a fitted law holds. Larger "
+        "blocks, a smaller radius or method sharp tell more.",
     ),
     "capped": (
         "score is the radius",

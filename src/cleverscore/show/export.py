@@ -58,8 +58,8 @@ def _plain_csv(scores: Scores) -> str:
         lines.append(
             f"{s.input},{label},{s.predicted},{correct},{s.target},{s.target_kind},{s.method},{names[s.p]},{s.radius!r},"
             f"{s.margin!r},{s.value!r},{s.low!r},{s.high!r},{s.upper!r},{s.capped},{lipschitz},{location},{fit.scale!r},"
-            f"{fit.shape!r},{fit.sample_max!r},{s.ks_statistic!r},{s.ks_pvalue!r},{fit.outcome.value},{fit.blocks},"
-            f"{s.block_size},{s.gradients},{s.seconds!r},{_quoted(s.stopped)}"
+            f"{fit.shape!r},{fit.sample_max!r},{fit.penalty!r},{fit.drift!r},{s.ks_statistic!r},{s.ks_pvalue!r},"
+            f"{fit.ad_statistic!r},{fit.ad_pvalue!r},{fit.outcome.value},{fit.blocks},{s.block_size},{s.gradients},{s.seconds!r},{_quoted(s.stopped)}"
         )
     # A number that there is not is an empty cell; neighbours share a comma, so one pass sees only every second.
     return "\n".join([*lines, ""]).replace(",nan,", ",,").replace(",nan,", ",,")

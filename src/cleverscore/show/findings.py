@@ -19,7 +19,6 @@ from cleverscore.run.study import StudyConfig
 from cleverscore.run.thumbnails import Picture
 from cleverscore.score import Score, Scores
 from cleverscore.show.stored import stored_table
-from cleverscore.summaries import POOR_FIT
 from cleverscore.targets import takes_smallest
 
 if TYPE_CHECKING:
@@ -99,7 +98,6 @@ class NormFindings:
             "misclassified": marked(lambda head: head.correct is False),
             "capped": marked(lambda head: head.capped),
             "open": marked(lambda head: head.low == 0.0 < head.value),
-            "poor_fit": marked(lambda head: head.ks_pvalue < POOR_FIT),
             "budget": marked(lambda head: head.stopped == BUDGET),
             "no_score": marked(lambda head: math.isnan(head.value)),
             "above_attack": self.above_attack,
@@ -128,6 +126,17 @@ class Findings:
     def radii(self) -> str:
         """The radius, or the radii by norm where they differ."""
         return radii_text({norm.name: norm.radius for norm in self.norms}) or "-"
+
+    @property
+    def penalty(self) -> float:
+        """The penalty of the tail fits; NaN where nothing was fitted."""
+        fitted = (head.fit.penalty for norm in self.norms for head in norm.known)
+        return next((penalty for penalty in fitted if not math.isnan(penalty)), math.nan)
+
+    @property
+    def penalty_words(self) -> str:
+        """The penalty in a sentence, with a comma behind it; nothing where nothing was fitted."""
+        return "" if math.isnan(self.penalty) else f"penalty {self.penalty:g}, "
 
     @property
     def class_names(self) -> list[str] | None:

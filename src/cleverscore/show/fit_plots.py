@@ -1,4 +1,4 @@
-"""Plots of one input's tail fit: quantiles against the fitted law, and convergence over blocks."""
+"""Plots of one input's tail fit: quantiles against the fitted law, convergence over blocks, and over their size."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def quantiles(score: Score, axes: Axes | None = None) -> Axes:
     axes.plot(ends, ends, color=ORANGE, linewidth=1.2, label="perfect fit")
     axes.plot(
         expected, observed, "o", color=BLUE, markersize=3.5, alpha=0.7, markeredgewidth=0.0,
-        label=f"{len(observed)} block maxima, K-S p {score.ks_pvalue:.2g}",
+        label=f"{len(observed)} block maxima, K-S p {score.ks_pvalue:.2g}, A-D p {fit.ad_pvalue:.2g}",
     )  # fmt: skip
     axes.set_xlabel("quantile of the fitted law")
     axes.set_ylabel(gradient_label(score.p))
@@ -59,8 +59,8 @@ def convergence(score: Score, axes: Axes | None = None) -> Axes:
     limit = score.radius if rule.cap else math.inf
     rows = []
     for size in sizes:
-        fits = tails.fit(score.maxima[None, :size], penalty=rule.penalty)
-        ends = tails.interval(score.maxima[None, :size], fits)
+        fits = tails.fit(score.maxima[None, :size], score.fit.penalty, block_size=score.block_size)
+        ends = tails.interval(score.maxima[None, :size], fits, block_size=score.block_size)
         constants = np.array([fits.location[0], ends.high[0], ends.low[0]])
         rows.append(capped_ratio(score.margin, constants, limit))
     values, low, high = np.array(rows).T
@@ -75,4 +75,32 @@ def convergence(score: Score, axes: Axes | None = None) -> Axes:
     axes.set_ylabel(rf"CLEVER score, $\ell_{{{tex(score.p)}}}$")
     axes.set_title(title_of(score), fontsize=10)
     axes.legend(fontsize=8, framealpha=0.9, edgecolor="none", loc="lower right")
+    return axes
+
+
+def stability(score: Score, axes: Axes | None = None) -> Axes:
+    """The end-point from blocks that are merged into larger ones, by 2, 4, 8, ...; where the law holds it stays.
+
+    The dashed line is the end-point that the score uses, the dotted one the largest gradient norm that was met.
+    """
+    score = checked_score(score, "stability")
+    fit = score.fit
+    if not fit.outcome.has_law:
+        raise InputError(f"input {score.input} has no fitted law to follow: {fit.outcome.advice}")
+    found = tails.stability(score.maxima)
+    if len(found.merged) == 1:
+        raise InputError(f"input {score.input} has {len(score.maxima)} blocks; stability() needs at least 50 to merge")
+    axes = new_axes(axes)
+    sizes = [size * score.block_size for size in found.merged]
+    label = f"end-point, {fit.drift:+.2%} per doubling ({fit.outcome})"
+    axes.plot(sizes, found.location, color=BLUE, marker="o", markersize=4, label=label)
+    axes.axhline(fit.location, color=ORANGE, linewidth=0.9, linestyle="--", label="that of the score")
+    axes.axhline(fit.sample_max, color=GREY, linewidth=0.9, linestyle=":", label="largest norm met")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.minorticks_off()
+    axes.set_xlabel("points in a block")
+    axes.set_ylabel(gradient_label(score.p))
+    axes.set_title(title_of(score), fontsize=10)
+    axes.legend(fontsize=8, framealpha=0.9, edgecolor="none")
     return axes

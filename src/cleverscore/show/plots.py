@@ -20,12 +20,12 @@ from cleverscore.show.canvas import gradient_label as _gradient_label
 from cleverscore.show.canvas import new_axes as _axes
 from cleverscore.show.canvas import tex as _tex
 from cleverscore.show.class_plots import classes
-from cleverscore.show.fit_plots import convergence, quantiles
+from cleverscore.show.fit_plots import convergence, quantiles, stability
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["bars", "brackets", "classes", "convergence", "gaps", "profile", "quantiles", "tail"]
+__all__ = ["bars", "brackets", "classes", "convergence", "gaps", "profile", "quantiles", "stability", "tail"]
 
 
 def tail(score: Score, axes: Axes | None = None) -> Axes:
@@ -41,11 +41,16 @@ def tail(score: Score, axes: Axes | None = None) -> Axes:
     maxima = score.maxima[np.isfinite(score.maxima)]
     axes.hist(maxima, bins="auto", density=True, color=BLUE, alpha=0.45, label=f"{len(maxima)} block maxima")
     fit = score.fit
-    if fit.outcome.extrapolates:
+    if fit.outcome.extrapolates and fit.location > fit.sample_max:
         grid = np.linspace(maxima.min(), fit.location, 400)
         # A shape of 1 jumps at the end-point; the density is drawn up to just before it.
         density = stats.weibull_max.pdf(grid[:-1], fit.shape, loc=fit.location, scale=fit.scale)
-        axes.plot(grid[:-1], density, color=ORANGE, label=f"fit, shape {fit.shape:.3g}, K-S p {score.ks_pvalue:.2g}")
+        axes.plot(
+            grid[:-1],
+            density,
+            color=ORANGE,
+            label=f"fit, shape {fit.shape:.3g}, K-S p {score.ks_pvalue:.2g}, A-D p {fit.ad_pvalue:.2g}",
+        )
     if math.isfinite(score.lipschitz):
         axes.axvline(score.lipschitz, color=GREEN, linestyle="--", label=f"end-point {score.lipschitz:.4g}")
     axes.set_xlabel(_gradient_label(score.p))

@@ -32,8 +32,9 @@ HOW_TO_READ = (
     ),
     (
         "Interval",
-        "The statistical error of the estimate from sampling, at 95%. It is not a guarantee that the true distance "
-        "lies inside. An interval that reaches down to 0 says that the samples show no largest gradient.",
+        "The statistical error of the estimate from sampling, at 95%, widened for norms whose largest value is "
+        "approached slowly. It is not a guarantee that the true distance lies inside. At most a number: the samples "
+        "show no largest gradient, and only the largest one that was met bounds the score, from above.",
     ),
     (
         "Nearest class",
@@ -52,10 +53,12 @@ HOW_TO_READ = (
         "beyond the radius of the ball.",
     ),
     (
-        "Fit and K-S p",
+        "Fit, K-S p and A-D p",
         "The score rests on a reverse Weibull law fitted to the largest gradient norms of many blocks of samples. In "
-        "the Q-Q plot a good fit follows the line. A small K-S p speaks against the fit; a large one is weak "
-        "evidence for it.",
+        "the Q-Q plot a good fit follows the line. K-S p is the paper's test, which nearly every fit passes; A-D p "
+        "knows that the law was fitted, and a fit that it rejects is marked. In the stability plot the end-point of a "
+        "law that is reached stays where it is when blocks are merged. The penalty, which is a number of the run, "
+        "keeps end-points finite: where the maxima show none, the score rests on it.",
     ),
 )
 # What takes the place of intervals and fits where nothing is sampled.
@@ -63,15 +66,15 @@ HOW_TO_READ_SEARCH = (
     "Search",
     "The score is the distance at which the largest falls of the margin across shells around the input, found by "
     "search, add up to the margin. No law is fitted and there is no sampling error, hence no interval, no Q-Q plot and "
-    "no K-S p. A search can miss the largest fall; then the score is too large. In a search that is not settled the "
-    "starts disagree.",
+    "no test of a fit. A search can miss the largest fall; then the score is too large. In a search that is not "
+    "settled the starts disagree.",
 )
 
 
 def _how_to_read(method: str) -> tuple[tuple[str, str], ...]:
     if method != "sharp":
         return HOW_TO_READ
-    return (*(part for part in HOW_TO_READ if part[0] not in ("Interval", "Fit and K-S p")), HOW_TO_READ_SEARCH)
+    return (*(part for part in HOW_TO_READ if part[0] not in ("Interval", "Fit, K-S p and A-D p")), HOW_TO_READ_SEARCH)
 
 
 def report_page(store: Store, *, live: str | None = None) -> str:
@@ -174,7 +177,8 @@ def _made(found: Findings) -> str:
     sampling: list[tuple[str, Any]] = []
     if any(len(head.maxima) for norm in found.norms for head in norm.known):  # a method that ascends draws none
         tolerance = "none: all blocks for all targets" if config.tolerance is None else f"{config.tolerance:g}"
-        sampling = [("blocks", f"{config.blocks} of {config.block_size} points"), ("tolerance", tolerance)]
+        blocks = f"{config.blocks} of {config.block_size} points"
+        sampling = [("blocks", blocks), ("tolerance", tolerance), ("penalty of the fit", f"{found.penalty:g}")]
     rows: list[tuple[str, Any]] = [
         ("model", config.model),
         ("model fingerprint", config.model_fingerprint or "-"),
@@ -229,7 +233,18 @@ def repeat_command(config: StudyConfig) -> str:
     words = ["cleverscore", "score", config.model, config.data]
     for norm in config.norms:
         words += ["--norm", norm]
-    for name in ("targets", "radius", "blocks", "block_size", "seed", "method", "region", "tolerance", "budget"):
+    for name in (
+        "targets",
+        "radius",
+        "blocks",
+        "block_size",
+        "seed",
+        "method",
+        "region",
+        "tolerance",
+        "budget",
+        "penalty",
+    ):
         value = getattr(config, name)
         if value != getattr(default, name):
             for each in str(value).split(",") if name == "radius" else [str(value)]:

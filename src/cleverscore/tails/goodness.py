@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..checks import is_whole
 from ..errors import SettingError
 from ._likelihood import Floats
-from .weibull import CHUNK_VALUES, TailFits, as_samples, fit
+from ._tables import null_laws
+from .weibull import CHUNK_VALUES, PENALTY, TailFits, as_samples, checked_fits, law
 
 Indices = NDArray[np.intp]
 
-# Values of the fitted distribution function are kept this far from 0 and 1, where Anderson-Darling takes logarithms.
-_TINY = 1e-300
+# 1 - F at the largest maximum is kept above this share of 1 / n in the Anderson-Darling statistic: it is 0 where the
+# end-point is the sample maximum, which would make the statistic infinite.
+LEAST_ABOVE = 1e-3
 
 
 def kolmogorov_smirnov(maxima: ArrayLike, fits: TailFits) -> tuple[Floats, Floats]:
@@ -46,38 +49,46 @@ def kolmogorov_smirnov(maxima: ArrayLike, fits: TailFits) -> tuple[Floats, Float
     return statistic.reshape(fits.location.shape), pvalue.reshape(fits.location.shape)
 
 
-def anderson_darling(
-    maxima: ArrayLike, fits: TailFits, *, replicates: int = 199, seed: int = 0
-) -> tuple[Floats, Floats]:
-    """Anderson-Darling statistic with a p-value from a parametric bootstrap that refits every replicate.
+def anderson_darling(maxima: ArrayLike, fits: TailFits, *, replicates: int = 0, seed: int = 0) -> tuple[Floats, Floats]:
+    """Anderson-Darling statistic, with a p-value that knows that the law was fitted.
 
-    A^2 = -n - (1/n) sum_i (2i - 1) [log F(x_i) + log(1 - F(x_{n+1-i}))], p = (1 + #{A*^2 >= A^2}) / (1 + replicates),
-    where A*^2 belongs to samples of the fitted law, fitted again with the same penalty. All rows use the same random
-    numbers, so a row's p-value does not depend on the other rows.
+    A^2 = -n - (1/n) sum_i (2i - 1) [log F(x_i) + log(1 - F(x_{n+1-i}))]. Its law under the null depends on the shape
+    and on the number of blocks alone, and is read from a table; F is the law fitted with the default penalty, whichever
+    `fits` have, for whether maxima follow such a law at all is no matter of the penalty. With `replicates` it is drawn
+    anew: p = (1 + #{A*^2 >= A^2}) / (1 + replicates), A*^2 of samples of the fitted law that are fitted with the
+    penalty of `fits` again, at the cost of so many fits per row.
 
-    maxima: (..., blocks). Returns two arrays of the leading shape, NaN where there is no fitted law. The cost is that
-    of `replicates` fits per row.
+    maxima: (..., blocks). Returns two arrays of the leading shape, NaN where there is no fitted law.
 
     >>> import numpy as np
     >>> maxima = 2.0 - np.random.default_rng(0).weibull(3.0, size=(2, 100))
     >>> from cleverscore.tails import fit
-    >>> statistic, pvalue = anderson_darling(maxima, fit(maxima), replicates=39)
+    >>> statistic, pvalue = anderson_darling(maxima, fit(maxima))
     >>> statistic.shape, bool(np.all(pvalue > 0.05))
     ((2,), True)
     """
-    if replicates < 1:
-        raise SettingError(f"replicates {replicates!r} must be at least 1; 199 resolves p-values of 0.005")
+    if not is_whole(replicates) or replicates < 0:
+        raise SettingError(f"replicates {replicates!r} must be a whole number; 199 resolves p-values of 0.005")
     x, lawful = _matching(maxima, fits)
     statistic, pvalue = (np.full(len(x), np.nan) for _ in range(2))
-    exponential = np.random.default_rng(seed).standard_exponential((replicates, x.shape[1]))
+    if replicates == 0:
+        if len(lawful):
+            tested, rows = (fits, lawful) if fits.penalty == PENALTY else (law(x[lawful]), np.arange(len(lawful)))
+            parameters = _law(tested, rows)
+            statistic[lawful] = squared_distance(x[lawful], *parameters)
+            pvalue[lawful] = null_laws().pvalue(statistic[lawful], parameters[2], x.shape[1])
+        return statistic.reshape(fits.location.shape), pvalue.reshape(fits.location.shape)
+    if not is_whole(seed) or seed < 0:
+        raise SettingError(f"seed {seed!r} must be a whole number from 0")
+    exponential = np.random.default_rng(int(seed)).standard_exponential((int(replicates), x.shape[1]))
     for i in lawful:
-        law = _law(fits, np.array([i]))
-        statistic[i] = _squared(np.sort(x[i : i + 1], axis=1), *law)[0]
-        sample = np.sort(-(exponential ** (1.0 / law[2])), axis=1)  # A^2 does not feel location and scale
-        again = fit(sample, fits.penalty)
+        found = _law(fits, np.array([i]))
+        statistic[i] = squared_distance(x[i : i + 1], *found)[0]
+        sample = -(exponential ** (1.0 / found[2]))  # A^2 is invariant to location and scale
+        again = law(sample, fits.penalty)
         usable = np.flatnonzero([outcome.has_law for outcome in again.outcome])
         drawn = np.full(replicates, np.inf)  # a replicate without a law counts for the null
-        drawn[usable] = _squared(sample[usable], *_law(again, usable))
+        drawn[usable] = squared_distance(sample[usable], *_law(again, usable))
         pvalue[i] = (1.0 + np.count_nonzero(drawn >= statistic[i])) / (1.0 + replicates)
     return statistic.reshape(fits.location.shape), pvalue.reshape(fits.location.shape)
 
@@ -85,8 +96,7 @@ def anderson_darling(
 def _matching(maxima: ArrayLike, fits: TailFits) -> tuple[Floats, Indices]:
     """Samples as rows, and the indices of those that have a law."""
     x = as_samples(maxima)
-    if x.shape[:-1] != fits.location.shape:
-        raise SettingError(f"maxima {x.shape} and fits {fits.location.shape} do not belong together; pass fit(maxima)")
+    checked_fits(fits, x)
     lawful = np.flatnonzero([outcome.has_law for outcome in fits.outcome.ravel()])
     return x.reshape(-1, x.shape[-1]), lawful
 
@@ -100,13 +110,18 @@ def _log_probabilities(x: Floats, location: Floats, scale: Floats, shape: Floats
     with np.errstate(divide="ignore", over="ignore", under="ignore"):
         reduced = np.maximum(location[:, None] / scale[:, None] - x / scale[:, None], 0.0)
         hazard = np.exp(shape[:, None] * np.log(reduced))
-        above = np.log(np.maximum(-np.expm1(-hazard), _TINY))
+        above = np.log(np.maximum(-np.expm1(-hazard), LEAST_ABOVE / x.shape[1]))
     return -hazard, above
 
 
-def _squared(x: Floats, location: Floats, scale: Floats, shape: Floats) -> Floats:
-    """Anderson-Darling statistic of sorted samples x (rows, n)."""
-    below, above = _log_probabilities(x, location, scale, shape)
+def squared_distance(x: Floats, location: Floats, scale: Floats, shape: Floats) -> Floats:
+    """Anderson-Darling statistic of samples x (rows, n) for one law per row."""
     n = x.shape[1]
     odd = 2.0 * np.arange(1, n + 1) - 1.0
-    return np.asarray(-n - np.einsum("ij,j->i", below + above[:, ::-1], odd) / n)
+    found = np.empty(len(x))
+    step = max(1, CHUNK_VALUES // n)
+    for start in range(0, len(x), step):
+        part = slice(start, start + step)
+        below, above = _log_probabilities(np.sort(x[part], axis=1), location[part], scale[part], shape[part])
+        found[part] = -n - np.einsum("ij,j->i", below + above[:, ::-1], odd) / n
+    return found

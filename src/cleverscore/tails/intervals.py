@@ -1,4 +1,4 @@
-"""Intervals for the end-point: a calibrated posterior (default) and the profile likelihood, batched."""
+"""Intervals for the end-point: posteriors calibrated by simulation and the profile likelihood, batched."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import is_whole
+from ..checks import is_number, is_whole
 from ..errors import SettingError
-from ._likelihood import MAX_SHAPE, Floats, Weights, corner, gumbel, terms
+from ._likelihood import MAX_LOG_SHAPE, MAX_SHAPE, Floats, Weights, corner, gumbel, terms
 from ._search import profile_on_grid, summarise
+from .convergence import PAPER_BLOCK_SIZE, slow_stretch
+from .fitting import fit
 from .outcome import FitOutcome
-from .weibull import CHUNK_VALUES, RELEASED_CODE_PENALTY, TailFits, as_samples, fit, standardise
+from .weibull import CHUNK_VALUES, TailFits, as_samples, checked_block_size, checked_fits, standardise
 
-Method = Literal["posterior", "profile"]
+Method = Literal["penultimate", "posterior", "profile"]
 
 # Prior (s c)^(-1/2) / scale with s = range / (location - min), and the part of the error 1 - level that each posterior
-# tail gets. Chosen by simulation so that 95% intervals cover 93-98% for shapes 1 to 30 and 50 to 500 blocks; see
-# docs/statistics.md. The shares add up to more than one because equal-tailed intervals of this prior cover too much.
+# tail gets: below, above, above where the estimate is the sample maximum, which then is the lower limit, and below
+# where the upper limit is infinite. Chosen by simulation so that 95% intervals cover 93-97% of exact laws, see
+# docs/statistics.md; they need not add up to one, because equal-tailed intervals of this prior cover too much.
 S_POWER, C_POWER = -0.5, -0.5
-LOWER_SHARE, UPPER_SHARE = 0.4, 0.9
-BOUNDARY_SHARE = 2.0  # upper share where the estimate is the sample maximum, which then is the lower limit
+SHARES = {"posterior": (0.4, 0.9, 2.0, 0.4), "penultimate": (0.7, 0.2, 2.0, 1.0)}
 COARSE, FINE = 30, 32  # points of the two grids in t
+TRUSTED = (FitOutcome.POOR, FitOutcome.DRIFTING)
 DEPTH = 9.0  # the fine grid spans the positions whose log density is within this of the largest
 
 
@@ -42,18 +45,24 @@ def interval(
     fits: TailFits | None = None,
     *,
     level: float = 0.95,
-    method: Method = "posterior",
+    method: Method = "penultimate",
     looks: int = 1,
+    block_size: int = PAPER_BLOCK_SIZE,
 ) -> Intervals:
     """Interval for the end-point of each sample that covers the true one with probability `level`.
 
-    "posterior": quantiles of p(location | x), scale and shape integrated out, prior and tails calibrated by simulation.
-    "profile": all locations whose profile log-likelihood is within chi2(level) / 2 of the largest; too short for shapes
-    below 2. With `looks` > 1 the interval may be computed at that many stages of the same growing sample, and keeps its
-    level when sampling stops because it became narrow.
+    "penultimate": quantiles of p(location | x), scale and shape integrated out, prior and tails calibrated by
+    simulation; the upper limit is then moved out as far as it has to be where norms are linear on a ball, whose maxima
+    approach their law slowly, and is infinite where Gaussian norms give the same maxima (`block_size` says how slowly).
+    "posterior": the same without that, for maxima that follow the law exactly. "profile": all locations whose profile
+    log-likelihood is within chi2(level) / 2 of the largest; too short for shapes below 2. With `looks` > 1 the interval
+    may be computed at that many stages of the same growing sample, and keeps its level when sampling stops because it
+    became narrow.
 
-    maxima: (..., blocks). `low` is never below the sample maximum; `fits.location` always lies inside. Rows without a
-    fit: constant, zero and atom give low = high = maximum, too_few gives an infinite `high`, not_finite gives NaN.
+    maxima: (..., blocks). `low` is never below the sample maximum; `fits.location` always lies inside, and is no limit
+    itself. Rows whose law is not to be relied on, `no_endpoint`, `drifting`, `poor` and `too_few`, get what holds
+    without a law: from the sample maximum to infinity. Constant, zero and atom give low = high = maximum, not_finite
+    gives NaN.
 
     >>> import numpy as np
     >>> maxima = 2.0 - np.random.default_rng(0).weibull(3.0, size=(4, 500))
@@ -61,18 +70,18 @@ def interval(
     >>> bool(np.all((limits.low < 2.0) & (2.0 < limits.high)))
     True
     """
-    if not 0.0 < level < 1.0:
+    if not is_number(level) or not 0.0 < level < 1.0:
         raise SettingError(f"level {level!r} must lie between 0 and 1, such as 0.95")
-    if method not in ("posterior", "profile"):
-        raise SettingError(f"method {method!r} is unknown; use 'posterior' or 'profile'")
+    if method not in ("penultimate", "posterior", "profile"):
+        raise SettingError(f"method {method!r} is unknown; use 'penultimate', 'posterior' or 'profile'")
+    block_size = checked_block_size(block_size)
     if not is_whole(looks) or looks < 1:
         raise SettingError(
             f"looks {looks!r} must be a whole number from 1, the number of times the interval is looked at"
         )
     x = as_samples(maxima)
-    fits = fit(x, RELEASED_CODE_PENALTY) if fits is None else fits
-    if x.shape[:-1] != fits.location.shape:
-        raise SettingError(f"maxima {x.shape} and fits {fits.location.shape} do not belong together; pass fit(maxima)")
+    fits = fit(x, block_size=block_size) if fits is None else fits
+    checked_fits(fits, x)
     # Looks at one growing sample are strongly correlated: dividing the error by looks is far too careful, and by its
     # root keeps the level: 94% in the worst case of five looks (benchmarks/tails.py), more in trials with 2 to 16.
     error = (1.0 - level) / np.sqrt(looks)
@@ -80,52 +89,59 @@ def interval(
     low, high = fits.sample_max.ravel().copy(), fits.sample_max.ravel().copy()
     outcome, location = fits.outcome.ravel(), fits.location.ravel()
     low[outcome == FitOutcome.NOT_FINITE] = high[outcome == FitOutcome.NOT_FINITE] = np.nan
-    high[outcome == FitOutcome.TOO_FEW] = np.inf
-    lawful = np.flatnonzero([o.has_law for o in outcome])
+    # The two methods that take the law for granted do so where it is doubtful, too.
+    doubtful = [o.bounded_below_only and (method == "penultimate" or o not in TRUSTED) for o in outcome]
+    high[doubtful] = np.inf
+    lawful = np.flatnonzero([o.has_law and not doubt for o, doubt in zip(outcome, doubtful, strict=True)])
     step = max(1, CHUNK_VALUES // n)
     for start in range(0, len(lawful), step):
         part = lawful[start : start + step]
-        low[part], high[part] = _chunk(rows[part], location[part], error, method)
-    high[outcome == FitOutcome.NO_ENDPOINT] = np.inf
+        low[part], high[part] = _chunk(rows[part], location[part], error, method, block_size)
     low = np.maximum(low, np.where(np.isnan(low), np.nan, fits.sample_max.ravel()))
     return Intervals(low.reshape(x.shape[:-1]), high.reshape(x.shape[:-1]), level, method)
 
 
-def _chunk(x: Floats, location: Floats, error: float, method: Method) -> tuple[Floats, Floats]:
+def _chunk(x: Floats, location: Floats, error: float, method: Method, block_size: int) -> tuple[Floats, Floats]:
     standard = standardise(np.sort(x, axis=1))
     weights = Weights.equal(x.shape[1])
     with np.errstate(divide="ignore", over="ignore"):
         offset = np.ldexp(location, -standard.exponent) - standard.top
         estimate = np.log(np.maximum(offset, 0.0) / standard.range)
     short, short_weights = summarise(standard.w, weights)
-    if method == "posterior":
-        t_low, t_high = _posterior(short, short_weights, estimate, error)
-    else:
+    if method == "profile":
         t_low, t_high = _profile(short, short_weights, error)
-    t_low, t_high = np.minimum(t_low, estimate), np.maximum(t_high, estimate)
+    else:
+        size = block_size if method == "penultimate" else None
+        t_low, t_high, stretch = _posterior(short, short_weights, estimate, error, SHARES[method], size)
+    # The penalty can put the estimate outside; it makes no limit: the sample maximum and infinity always hold.
+    t_low, t_high = np.where(t_low > estimate, -np.inf, t_low), np.where(t_high < estimate, np.inf, t_high)
     with np.errstate(over="ignore"):
-        low = np.ldexp(standard.top + standard.range * np.exp(t_low), standard.exponent)
-        high = np.ldexp(standard.top + standard.range * np.exp(t_high), standard.exponent)
-    return np.minimum(low, location), np.maximum(high, location)
+        above_low, above_high = np.exp(t_low), np.exp(t_high)
+        if method == "penultimate":
+            mode = np.quantile(standard.w, 1.0 - np.exp(-1.0), axis=1)  # F(location - scale) = exp(-1)
+            above_high = (above_high + mode) * stretch - mode
+        low = np.ldexp(standard.top + standard.range * above_low, standard.exponent)
+        high = np.ldexp(standard.top + standard.range * above_high, standard.exponent)
+    return low, high
 
 
-def _curve(w: Floats, weights: Weights, prior: bool, depth: float) -> tuple[Floats, Floats]:
-    """Positions t (rows, FINE) and the log posterior density of t there (or n times the profile likelihood)."""
+def _curve(w: Floats, weights: Weights, prior: bool, depth: float) -> tuple[Floats, Floats, Floats]:
+    """Positions t (rows, FINE), the log posterior density of t there (or n times the profile likelihood), and log k."""
     coarse = np.linspace(-np.log(weights.blocks) - 9.0, 13.0, COARSE)
     values, shapes = profile_on_grid(w, weights, coarse, 0.0)
     log_k = np.log(shapes) - np.log1p(np.exp(coarse))
     density = weights.blocks * values + (_log_prior(coarse, log_k) if prior else 0.0)
     t = np.broadcast_to(coarse, density.shape)
     active = np.arange(len(w))
-    fine, found = np.empty((len(w), FINE)), np.empty((len(w), FINE))
+    fine, found, shapes = (np.empty((len(w), FINE)) for _ in range(3))
     for _ in range(6):  # once is enough up to a few thousand blocks; then the peak is narrower than the coarse grid
         t, log_k, density = _zoom(w[active], weights, t, log_k, density, prior, depth)
-        fine[active], found[active] = t, density
+        fine[active], found[active], shapes[active] = t, density, log_k
         narrow = np.count_nonzero(density >= density.max(axis=1, keepdims=True) - depth, axis=1) < FINE // 4
         if not narrow.any():
             break
         active, t, log_k, density = active[narrow], t[narrow], log_k[narrow], density[narrow]
-    return fine, found
+    return fine, found, shapes
 
 
 def _zoom(
@@ -182,16 +198,32 @@ def _log_prior(t: Floats, log_k: Floats) -> Floats:
     return np.asarray(C_POWER * (log_k + stretch) - (S_POWER + 1.0) * stretch + t - stretch)
 
 
-def _posterior(w: Floats, weights: Weights, estimate: Floats, error: float) -> tuple[Floats, Floats]:
-    t, density = _curve(w, weights, True, DEPTH)
+def _posterior(
+    w: Floats,
+    weights: Weights,
+    estimate: Floats,
+    error: float,
+    shares: tuple[float, float, float, float],
+    block_size: int | None,
+) -> tuple[Floats, Floats, Floats]:
+    """Positions t of both limits, and how many times further from the mode the upper one may be."""
+    below_share, above_share, boundary_share, alone_share = shares
+    t, density, log_k = _curve(w, weights, True, DEPTH)
     height = np.exp(density - density.max(axis=1, keepdims=True))
     width = t[:, 1:2] - t[:, :1]
     cells = 0.5 * width * (height[:, 1:] + height[:, :-1])
     below = height[:, :1]  # the density of t falls like exp(t) towards the sample maximum ...
     mass = np.concatenate([below, below + np.cumsum(cells, axis=1)], axis=1)
     mass /= mass[:, -1:] + height[:, -1:]  # ... and like exp(-t) towards infinity
-    upper = np.where(np.isneginf(estimate), BOUNDARY_SHARE, UPPER_SHARE) * error
-    return _quantile(t, mass, np.full(len(w), LOWER_SHARE * error)), _quantile(t, mass, 1.0 - upper)
+    high = _quantile(t, mass, 1.0 - np.where(np.isneginf(estimate), boundary_share, above_share) * error)
+    stretch = np.ones(len(w))
+    if block_size is not None:
+        place = np.clip((high - t[:, 0]) / width[:, 0], 0.0, t.shape[1] - 1.001)
+        rows, left = np.arange(len(w)), place.astype(np.intp)
+        log_k_high = log_k[rows, left] + (place - left) * (log_k[rows, left + 1] - log_k[rows, left])
+        log_shape = np.clip(log_k_high + np.logaddexp(0.0, high), 0.0, MAX_LOG_SHAPE)
+        stretch = slow_stretch(np.exp(log_shape), block_size)
+    return _quantile(t, mass, np.where(np.isinf(stretch), alone_share, below_share) * error), high, stretch
 
 
 def _quantile(t: Floats, mass: Floats, wanted: Floats) -> Floats:
@@ -212,7 +244,7 @@ def _profile(w: Floats, weights: Weights, error: float) -> tuple[Floats, Floats]
     from scipy.special import chdtri  # slow to import, and those who only read results need none
 
     drop = 0.5 * float(chdtri(1, error))
-    t, height = _curve(w, weights, False, drop + 1.0)
+    t, height, _ = _curve(w, weights, False, drop + 1.0)
     edge, limit = weights.blocks * corner(w, weights, 0.0)[0], weights.blocks * gumbel(w, weights)
     floor = np.maximum(np.maximum(height.max(axis=1), edge), limit) - drop
     above = height >= floor[:, None]

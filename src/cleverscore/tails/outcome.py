@@ -23,6 +23,8 @@ class FitOutcome(str, Enum):
     ATOM = "atom"
     BOUNDARY = "boundary"
     NO_ENDPOINT = "no_endpoint"
+    DRIFTING = "drifting"
+    POOR = "poor"
     NOT_FINITE = "not_finite"
     ASCENDED = "ascended"
     UNSETTLED = "unsettled"
@@ -35,13 +37,18 @@ class FitOutcome(str, Enum):
 
     @property
     def extrapolates(self) -> bool:
-        """Whether the fitted law puts the location beyond the sample maximum."""
-        return self in (FitOutcome.OK, FitOutcome.NO_ENDPOINT)
+        """Whether the location is that of a fitted law, which may lie beyond the sample maximum."""
+        return self in (FitOutcome.OK, FitOutcome.NO_ENDPOINT, FitOutcome.DRIFTING, FitOutcome.POOR)
 
     @property
     def has_law(self) -> bool:
         """Whether there is a fitted law, with a scale and a shape, to test and to draw."""
-        return self in (FitOutcome.OK, FitOutcome.NO_ENDPOINT, FitOutcome.BOUNDARY)
+        return self.extrapolates or self is FitOutcome.BOUNDARY
+
+    @property
+    def bounded_below_only(self) -> bool:
+        """Whether the end-point has no interval: it is at least the sample maximum, so the score is at most that."""
+        return self in (FitOutcome.NO_ENDPOINT, FitOutcome.DRIFTING, FitOutcome.POOR, FitOutcome.TOO_FEW)
 
     def __str__(self) -> str:
         """Return the value, as it appears in tables."""
@@ -70,8 +77,17 @@ _ADVICE = {
         "draw more blocks to see whether the end-point moves."
     ),
     FitOutcome.NO_ENDPOINT: (
-        "The maxima show no upper end-point (a Gumbel law fits at least as well), so the location is only the "
-        "penalised value; draw more blocks or use a smaller radius."
+        "The maxima cannot be told from those of norms without a largest value, such as Gaussian ones, so the location "
+        "rests on the penalty and only the sample maximum bounds the score, from above; draw larger blocks, use a "
+        "smaller radius, or method sharp."
+    ),
+    FitOutcome.DRIFTING: (
+        "The end-point grows when blocks are merged into larger ones, so the maxima have not reached the law that is "
+        "fitted and only the sample maximum bounds the score, from above; draw larger blocks."
+    ),
+    FitOutcome.POOR: (
+        "The Anderson-Darling test rejects the fitted law, as with outliers or several clusters among the maxima, so "
+        "only the sample maximum bounds the score, from above; draw larger blocks, or use method sharp."
     ),
     FitOutcome.NOT_FINITE: (
         "At least one block maximum is NaN or infinite, so nothing was fitted; check the model for overflow in its "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -11,7 +12,7 @@ from ..errors import SettingError
 from ._likelihood import Floats
 from .intervals import Intervals, interval
 from .outcome import FitOutcome
-from .weibull import TailFits, as_samples, fit
+from .weibull import TailFits, as_samples, law
 
 
 class Endpoints(NamedTuple):
@@ -53,12 +54,15 @@ def fit_own(maxima: ArrayLike, model: TailModel, *, level: float = 0.95) -> tupl
     ('own_model', True)
     """
     x = as_samples(maxima)
-    fits = fit(x)
-    limits = interval(x, fits, level=level)
+    fits = replace(law(x), penalty=np.nan)  # the model has its own ways
+    limits = interval(x, fits, level=level, method="posterior")
     mine = np.array([outcome.has_law for outcome in fits.outcome.ravel()], dtype=bool).reshape(fits.outcome.shape)
     if not mine.any():
         return fits, limits
-    found = Endpoints(*model(x[mine], level))
+    answer = model(x[mine], level)
+    if not isinstance(answer, tuple) or not 1 <= len(answer) <= 3:
+        raise SettingError(f"the tail model gave a {type(answer).__name__}; give tails.Endpoints(location, low, high)")
+    found = Endpoints(*answer)
     count, top = int(mine.sum()), fits.sample_max[mine]
     location = _checked("location", found.location, count)
     if not np.isfinite(location).all():
@@ -67,14 +71,19 @@ def fit_own(maxima: ArrayLike, model: TailModel, *, level: float = 0.95) -> tupl
         values = np.full(count, np.nan) if given is None else np.maximum(_checked(name, given, count), top)
         getattr(limits, name)[mine] = values
     fits.location[mine] = np.maximum(location, top)
-    for law in (fits.scale, fits.shape, fits.log_likelihood):
-        law[mine] = np.nan
+    for numbers in (fits.scale, fits.shape, fits.log_likelihood):
+        numbers[mine] = np.nan
     fits.outcome[mine] = FitOutcome.OWN_MODEL
     return fits, limits
 
 
 def _checked(name: str, values: ArrayLike, count: int) -> Floats:
-    array = np.asarray(values, dtype=np.float64)
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise SettingError(
+            f"the tail model gave {name} that are no numbers ({error}); give one for each sample"
+        ) from None
     if array.shape != (count,):
         raise SettingError(f"the tail model gave {name} of shape {array.shape} for {count} samples; give one each")
     return array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..checks import is_number, is_whole
 from ..errors import SettingError
 from ._likelihood import Floats, Weights, corner, gumbel
 from ._search import find_peak, summarise
 from .outcome import FitOutcome
 
-RELEASED_CODE_PENALTY = 0.01  # the authors' program adds 0.01 (b / range)^2 to the negative log-likelihood
-PAPER_PENALTY = 0.1  # decided by measurement, see docs/statistics.md
+# The default everywhere: the authors' program, and so the paper's numbers, have 0.01 (b / range)^2 in the objective.
+PENALTY = 0.01
 
 MIN_BLOCKS, MIN_DISTINCT = 10, 5  # three parameters need a few values each
 CONSTANT_RANGE = 1e-12  # relative range below which all maxima are the same number
@@ -25,7 +27,7 @@ CHUNK_VALUES = 1 << 18  # values worked on at once: about ten arrays of 2 MB, wh
 
 
 # Fits are kept in run directories under this name: change it whenever the same maxima give another fit or interval.
-ESTIMATOR = "1"
+ESTIMATOR = "2"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,9 @@ class TailFit:
     outcome: FitOutcome
     penalty: float
     blocks: int
+    ad_statistic: float = math.nan
+    ad_pvalue: float = math.nan
+    drift: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,10 @@ class TailFits:
     """Fits of F(x) = exp(-((location - x) / scale)^shape), arrays of the leading shape of the maxima.
 
     `log_likelihood` is the plain one, without the penalty. Where `outcome.has_law` is false, `scale`, `shape` and
-    `log_likelihood` are NaN and `location` is the sample maximum (NaN for `not_finite`).
+    `log_likelihood` are NaN and `location` is the sample maximum (NaN for `not_finite`). What `fit` adds to `law`:
+
+    ad_statistic, ad_pvalue     Anderson-Darling test of the law, see `anderson_darling`.
+    drift                       growth of the end-point per doubling of the block size, as a share: see `stability`.
     """
 
     location: Floats
@@ -58,6 +66,9 @@ class TailFits:
     outcome: NDArray[np.object_]
     penalty: float
     blocks: int
+    ad_statistic: Floats
+    ad_pvalue: Floats
+    drift: Floats
 
     def __getitem__(self, index: Any) -> TailFit:
         """Return the fit of one sample; the index must pick a single row."""
@@ -73,6 +84,9 @@ class TailFits:
             outcome,
             self.penalty,
             self.blocks,
+            float(self.ad_statistic[index]),
+            float(self.ad_pvalue[index]),
+            float(self.drift[index]),
         )
 
     def __len__(self) -> int:
@@ -84,19 +98,13 @@ class TailFits:
         return (self[i] for i in range(len(self)))
 
 
-def fit(maxima: ArrayLike, penalty: float = 0.0) -> TailFits:
-    """Fit a reverse Weibull law with shape >= 1 to each sample of block maxima by maximum likelihood.
+def law(maxima: ArrayLike, penalty: float = PENALTY) -> TailFits:
+    """Fit a reverse Weibull law with shape >= 1 to each sample of block maxima, without judging it as `fit` does.
 
     Maximises sum_i log f(x_i; location, scale, shape) - penalty * (scale / range)^2 over location >= max(x).
-    `penalty=0.01` is that of the authors' program. Never raises on data: look at `outcome`. Section 4.2 of the paper.
+    A third of the work of `fit`, for those who need end-points only; never raises on data: look at `outcome`.
 
     maxima: (..., blocks), any real dtype, computed in float64. Returns arrays of the leading shape.
-
-    >>> import numpy as np
-    >>> maxima = 2.0 - np.random.default_rng(0).weibull(3.0, size=(4, 500))   # end-point 2, scale 1, shape 3
-    >>> fits = fit(maxima)
-    >>> fits.location.shape, bool(np.all(np.abs(fits.location - 2.0) < 0.3)), str(fits[0].outcome)
-    ((4,), True, 'ok')
     """
     x = as_samples(maxima)
     penalty = checked_penalty(penalty)
@@ -107,7 +115,13 @@ def fit(maxima: ArrayLike, penalty: float = 0.0) -> TailFits:
 
 def as_samples(maxima: ArrayLike) -> Floats:
     """Return float64 samples (..., blocks), or raise if there is nothing to fit."""
-    x = np.asarray(maxima)
+    try:
+        x = np.asarray(maxima)
+    except (TypeError, ValueError, RuntimeError) as error:  # what numpy, and torch in its place, raise
+        raise SettingError(
+            f"maxima are no array of numbers ({error}); give every sample the same number of blocks, or fit them one "
+            "by one"
+        ) from None
     if x.dtype.kind not in "fiub":
         raise SettingError(f"maxima have dtype {x.dtype}; give real numbers")
     if x.ndim == 0 or x.shape[-1] == 0:
@@ -117,9 +131,26 @@ def as_samples(maxima: ArrayLike) -> Floats:
 
 def checked_penalty(penalty: float) -> float:
     """Return the penalty as a float, or raise if it is not a finite number >= 0."""
-    if not (np.isfinite(penalty) and penalty >= 0.0):
+    if not is_number(penalty) or not (np.isfinite(penalty) and penalty >= 0.0):
         raise SettingError(f"penalty {penalty!r} must be a finite number >= 0; use 0 for plain maximum likelihood")
     return float(penalty)
+
+
+def checked_fits(fits: TailFits, samples: Floats) -> None:
+    """Raise unless `fits` are of these samples (..., blocks)."""
+    if not isinstance(fits, TailFits):
+        raise SettingError(f"fits are a {type(fits).__name__}; pass fit(maxima)")
+    if samples.shape[:-1] != fits.location.shape:
+        raise SettingError(
+            f"maxima {samples.shape} and fits {fits.location.shape} do not belong together; pass fit(maxima)"
+        )
+
+
+def checked_block_size(block_size: int) -> int:
+    """Return the block size as an int, or raise if it is not a whole number from 1."""
+    if not is_whole(block_size) or block_size < 1:
+        raise SettingError(f"block_size {block_size!r} must be a whole number from 1, the norms that a maximum is of")
+    return int(block_size)
 
 
 def reshaped(fits: TailFits, shape: tuple[int, ...]) -> TailFits:
@@ -133,6 +164,9 @@ def reshaped(fits: TailFits, shape: tuple[int, ...]) -> TailFits:
         fits.outcome.reshape(shape),
         fits.penalty,
         fits.blocks,
+        fits.ad_statistic.reshape(shape),
+        fits.ad_pvalue.reshape(shape),
+        fits.drift.reshape(shape),
     )
 
 
@@ -148,7 +182,8 @@ def fit_rows(x: Floats, weights: Weights, penalty: float, blocks: int) -> TailFi
         for column, values in zip(columns, numbers, strict=True):
             column[part] = values
     location, scale, shape, log_likelihood, sample_max = columns
-    return TailFits(location, scale, shape, log_likelihood, sample_max, outcome, penalty, blocks)
+    unjudged = (np.full(rows, np.nan) for _ in range(3))
+    return TailFits(location, scale, shape, log_likelihood, sample_max, outcome, penalty, blocks, *unjudged)
 
 
 @dataclass(frozen=True)
@@ -222,9 +257,9 @@ def _fit_regular(ordered: Floats, weights: Weights, penalty: float) -> tuple[Any
     endless = _without_end(w, weights, penalty, np.where(at_corner, edge, plain), np.where(at_corner, 1.0, shape))
     if penalty == 0.0 and endless.any():
         again = np.flatnonzero(endless)
-        held = find_peak(w[again], weights, RELEASED_CODE_PENALTY)
+        held = find_peak(w[again], weights, PENALTY)
         t[again], shape[again], beta[again] = held.t, held.shape, held.log_scale
-        plain[again] = plain_value(held.shape, held.log_scale, held.value, weights.per_block(RELEASED_CODE_PENALTY))
+        plain[again] = plain_value(held.shape, held.log_scale, held.value, weights.per_block(PENALTY))
     at_corner &= ~endless
 
     t = np.where(at_corner, -np.inf, t)

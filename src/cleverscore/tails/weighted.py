@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..checks import is_whole
 from ..errors import SettingError
 from ._likelihood import Floats, Weights
-from .weibull import TailFits, as_samples, checked_penalty, fit_rows, reshaped
+from .weibull import PENALTY, TailFits, as_samples, checked_penalty, fit_rows, reshaped
 
 
 def block_weights(samples: int, block_size: int, kept: int) -> Floats:
@@ -18,12 +19,17 @@ def block_weights(samples: int, block_size: int, kept: int) -> Floats:
     >>> [round(float(w), 3) for w in block_weights(4, 2, 3)]    # of 6 pairs: 3, 2 and 1
     [0.5, 0.333, 0.167]
     """
+    if not all(map(is_whole, (samples, block_size, kept))) or not (1 <= block_size <= samples and 1 <= kept <= samples):
+        raise SettingError(
+            f"samples = {samples!r}, block_size = {block_size!r} and kept = {kept!r} must be whole numbers from 1, the "
+            "last two not above samples"
+        )
     j = np.arange(1, kept, dtype=np.float64)
     ratio = np.maximum(samples - j - block_size + 1, 0.0) / (samples - j)
     return np.asarray(block_size / samples * np.concatenate([[1.0], np.cumprod(ratio)]))
 
 
-def fit_weighted(top: ArrayLike, samples: int, block_size: int, penalty: float = 0.0) -> TailFits:
+def fit_weighted(top: ArrayLike, samples: int, block_size: int, penalty: float = PENALTY) -> TailFits:
     """Fit the law of block maxima by averaging its log-likelihood over all blocks that `samples` norms can form.
 
     Maximises sum_j w_j log f(x_(j)) + (1 - sum_j w_j) log F(x_(k)): the j-th largest norm is a block maximum with
@@ -41,16 +47,17 @@ def fit_weighted(top: ArrayLike, samples: int, block_size: int, penalty: float =
     x = as_samples(top)
     penalty = checked_penalty(penalty)
     kept = x.shape[-1]
-    if not 1 <= block_size <= samples:
-        raise SettingError(f"block_size {block_size!r} must lie between 1 and samples = {samples!r}")
+    if not is_whole(samples) or not is_whole(block_size) or not 1 <= block_size <= samples:
+        raise SettingError(f"block_size {block_size!r} must be a whole number between 1 and samples = {samples!r}")
     if kept > samples:
         raise SettingError(f"{kept} norms were kept but samples = {samples!r}; give the number of all norms drawn")
     rows = x.reshape(-1, kept)
-    fits = fit_rows(rows, _weights(samples, block_size, kept), penalty, samples // block_size)
+    fits = fit_rows(rows, merged_weights(samples, block_size, kept), penalty, samples // block_size)
     return reshaped(fits, x.shape[:-1])
 
 
-def _weights(samples: int, block_size: int, kept: int) -> Weights:
+def merged_weights(samples: int, block_size: int, kept: int) -> Weights:
+    """Weights of the `kept` largest of `samples` norms, largest first, in the likelihood of all their blocks."""
     each = block_weights(samples, block_size, kept)
     each = np.maximum(each, each[0] * 1e-300)  # norms that no block can have as maximum must not give 0 / 0
     mass = min(float(each.sum()), 1.0)

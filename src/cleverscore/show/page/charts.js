@@ -200,6 +200,20 @@ function convergenceChart(points, row) {
   return p.svg;
 }
 
+// End-points of blocks merged into larger ones: where the law is reached, they stay.
+function stabilityChart(points, row) {
+  const values = [...points.map((q) => q[1]), row.location, row.largest];
+  const low = Math.min(...values), high = Math.max(...values), room = (high - low) * 0.08 || 1;
+  const title = "End-point from larger blocks: " + points.map(([b, v]) => `${b} points ${short(v, 3)}`).join(", ");
+  const p = plot({ title, xName: "points in a block", yName: "end-point", x: [points[0][0], points[points.length - 1][0]], y: [low - room, high + room], logX: true, xTicks: points.map((q) => q[0]) });
+  const level = (v, dash) => p.svg.append(draw("line", { x1: p.left, x2: p.right, y1: p.y(v), y2: p.y(v), stroke: "var(--lower)", "stroke-dasharray": dash, "stroke-width": 1.5 }));
+  level(row.location, "6 4");
+  level(row.largest, "2 3");
+  p.svg.append(draw("path", { d: path(points.map(([b, v]) => [p.x(b), p.y(v)])), fill: "none", stroke: "var(--score)", "stroke-width": 2 }));
+  for (const [b, v] of points) p.svg.append(draw("circle", { cx: p.x(b), cy: p.y(v), r: 4, fill: "var(--score)" }));
+  return p.svg;
+}
+
 function profileChart(radii, slopes, row) {
   const high = Math.max(...slopes), title = `Steepest fall of the margin found across each shell; the score is ${short(row.score)}`;
   const p = plot({ title, xName: "distance from the input", yName: "fall per length", x: [0, radii[radii.length - 1]], y: [0, high] });

@@ -1,14 +1,14 @@
 // The report: reads the packed data, lists the inputs, opens one. Nothing is loaded from anywhere.
 const PAGE = 25;
-const LOST = 1 << 30, STEPS = 65535, OCTAVES = 4, FIRST_PREFIX = 16, PREFIXES = 10;
+const LOST = 1 << 30, STEPS = 65535, OCTAVES = 4, FIRST_PREFIX = 16, PREFIXES = 10, MERGES = 5;
 const FLAG_WORDS = {
-  misclassified: "misclassified", capped: "score is the radius", open: "interval from zero", poor_fit: "fitted law rejected",
+  misclassified: "misclassified", capped: "score is the radius", open: "bounded from above only",
   budget: "budget used up", no_score: "no score", above_attack: "score above the attack", below_certificate: "score below the certificate",
 };
 
 const FIT_WORDS = {
   too_few: "too few blocks", zero: "gradient is zero", boundary: "not extrapolated",
-  no_endpoint: "no end-point seen", unsettled: "search not settled",
+  no_endpoint: "no end-point seen", drifting: "end-point drifts", poor: "fitted law rejected", unsettled: "search not settled",
 };
 
 function startReport(doc, arrays) {
@@ -22,7 +22,7 @@ function startReport(doc, arrays) {
     const bits = column("flags")[i];
     const flags = norm().flags.filter((_, bit) => bits & (1 << bit));
     const found = { i, id: arrays.ids[i], label: arrays.labels[i], predicted: arrays.predicted[i], flags, capped: flags.includes("capped") };
-    for (const name of ["score", "low", "high", "margin", "ks", "upper", "certified", "target", "blocks", "location", "scale", "shape", "smallest", "largest"]) found[name] = column(name)[i];
+    for (const name of ["score", "low", "high", "margin", "ks", "ad", "drift", "upper", "certified", "target", "blocks", "location", "scale", "shape", "smallest", "largest"]) found[name] = column(name)[i];
     const outcome = doc.outcomes[column("outcome")[i]];
     found.outcome = outcome ? outcome[0] : "";
     found.advice = outcome ? outcome[1] : "";
@@ -32,12 +32,14 @@ function startReport(doc, arrays) {
     return found;
   }
 
+  // Without a lower limit the score is bounded from above only.
+  const intervalWords = (r, digits) => (Number.isNaN(r.low) ? "–" : r.low === 0 && r.score > 0 ? `at most ${short(r.high, digits)}` : `${short(r.low, digits)} to ${short(r.high, digits)}`);
   const picture = (i, label) => pictureOf(doc, arrays, i, label);
 
   const sorting = {
     score: (i) => column("score")[i], input: (i) => arrays.ids[i], predicted: (i) => arrays.predicted[i],
     target: (i) => column("target")[i], width: (i) => column("high")[i] - column("low")[i], margin: (i) => column("margin")[i],
-    ks: (i) => column("ks")[i], upper: (i) => column("upper")[i], certified: (i) => column("certified")[i],
+    ks: (i) => column("ks")[i], ad: (i) => column("ad")[i], upper: (i) => column("upper")[i], certified: (i) => column("certified")[i],
   };
 
   function sortable(key) {
@@ -127,7 +129,7 @@ function startReport(doc, arrays) {
       if (labelled) line.append(make("td", { "data-name": "label" }, className(r.label)));
       line.append(make("td", { "data-name": "nearest class" }, className(r.target)));
       line.append(make("td", { class: "number score", "data-name": "score" }, (r.capped ? "≥ " : "") + short(r.score)));
-      line.append(make("td", { class: "number", "data-name": "95% interval" }, Number.isNaN(r.low) ? "–" : `${short(r.low, 3)} to ${short(r.high, 3)}`));
+      line.append(make("td", { class: "number", "data-name": "95% interval" }, intervalWords(r, 3)));
       line.append(make("td", { class: "bracket" }, bracketBar(r, state.scale)));
       const marks = r.flags.filter((flag) => !(flag === "misclassified" && wrong)).map((flag) => make("span", { class: "mark" }, FLAG_WORDS[flag]));
       if (FIT_WORDS[r.outcome]) marks.push(make("span", { class: "mark", title: r.advice }, FIT_WORDS[r.outcome]));
@@ -168,6 +170,15 @@ function startReport(doc, arrays) {
     return points;
   }
 
+  function stability(i, r) {
+    const points = [];
+    for (let k = 0; k < MERGES; k++) {
+      const code = column("stability")[i * MERGES + k];
+      if (code) points.push([norm().block_size * 2 ** k, r.largest * 2 ** (((code - 1) / (STEPS - 1)) * 2 * OCTAVES - OCTAVES)]);
+    }
+    return points;
+  }
+
   function targets(i) {
     const kept = norm().kept_targets, scale = norm().scale, cells = [];
     if (!scale) return cells;
@@ -180,7 +191,7 @@ function startReport(doc, arrays) {
 
   function open(i) {
     const r = row(i), dialog = $("detail"), words = `input ${r.id}, classified as ${className(r.predicted)}`;
-    const facts = [["score", (r.capped ? "≥ " : "") + short(r.score)], ["95% interval", Number.isNaN(r.low) ? "–" : `${short(r.low)} to ${short(r.high)}`], ["nearest class", className(r.target)], ["margin", short(r.margin)], ["largest gradient norm", short(r.location)], ["K-S p", short(r.ks, 2)], ["fit", r.outcome], ["blocks", r.blocks ? `${r.blocks}` : "–"]];
+    const facts = [["score", (r.capped ? "≥ " : "") + short(r.score)], ["95% interval", intervalWords(r)], ["nearest class", className(r.target)], ["margin", short(r.margin)], ["largest gradient norm", short(r.location)], ["K-S p", short(r.ks, 2)], ["A-D p", short(r.ad, 2)], ["fit", r.outcome], ["blocks", r.blocks ? `${r.blocks}` : "–"]];
     if (r.label >= 0) facts.splice(2, 0, ["label", className(r.label)]);
     if (!Number.isNaN(r.certified)) facts.push(["certified", short(r.certified)]);
     if (!Number.isNaN(r.upper)) facts.push(["attack", Number.isFinite(r.upper) ? `${short(r.upper)} (${r.attack})` : "none succeeded"]);
@@ -193,6 +204,11 @@ function startReport(doc, arrays) {
       if (r.law) charts.append(captioned("Q-Q plot: a good fit follows the line", quantileChart(values, r.law, r.blocks)));
     } else if (r.blocks) charts.append(make("p", { class: "note" }, `All ${r.blocks} block maxima are ${short(r.largest)}: there is no tail to draw.`));
     if (points.length > 1) charts.append(captioned("Convergence: the score from the first blocks, and the final interval", convergenceChart(points, r)));
+    const merged = stability(i, r);
+    if (merged.length > 1) {
+      const growth = Number.isNaN(r.drift) ? "" : `, ${r.drift < 0 ? "" : "+"}${short(100 * r.drift, 2)}% per doubling`;
+      charts.append(captioned(`Stability: the end-point when blocks are merged${growth}; that of the score (dashed), largest norm met (dotted)`, stabilityChart(merged, r)));
+    }
     charts.append(captioned("Certificate (bar), score with interval (dot), attack (cross)", bracketBar(r, Math.max(r.score || 0, Number.isFinite(r.high) ? r.high : 0, Number.isFinite(r.upper) ? r.upper : 0) * 1.05 || 1, 520, true)));
     if (cells.length > 1) {
       const figure = captioned("Score against each target class: dark is near, the outlined one is nearest" + (cells.some((c) => c.lost) ? "; ≳ left the race early and is rough" : ""), targetChart(cells, r, className));

@@ -1,0 +1,76 @@
+"""Null laws of the two tests of a fit, as `python -m benchmarks.tables` wrote them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._likelihood import Floats
+
+
+@dataclass(frozen=True)
+class NullLaws:
+    """Quantiles by xi = 1 / shape and number of blocks.
+
+    anderson_darling    (xi, blocks, probabilities): the statistic exceeds it with that probability.
+    drift               (xi, blocks): the statistic of drift exceeds it with probability `drift_level`; NaN for few
+                        blocks.
+    """
+
+    xi: Floats
+    blocks: Floats
+    probabilities: Floats
+    anderson_darling: Floats
+    drift: Floats
+    drift_level: float
+
+    def pvalue(self, statistic: Floats, shape: Floats, blocks: int) -> Floats:
+        """P-values of Anderson-Darling statistics (rows,): log p is interpolated, and extended beyond the table."""
+        quantiles = self._at(self.anderson_darling, shape, blocks)
+        logs = np.log(self.probabilities)
+        place = np.clip(np.count_nonzero(quantiles < statistic[:, None], axis=1), 1, len(logs) - 1)
+        rows = np.arange(len(statistic))
+        q0, q1 = quantiles[rows, place - 1], quantiles[rows, place]
+        slope = (logs[place] - logs[place - 1]) / np.maximum(q1 - q0, 1e-12)
+        return np.asarray(np.exp(np.clip(logs[place] + slope * (statistic - q1), -700.0, 0.0)))
+
+    def drift_limit(self, shape: Floats, blocks: int) -> Floats:
+        """What the statistic of drift seldom exceeds (rows,)."""
+        return self._at(self.drift[:, :, None], shape, blocks)[:, 0]
+
+    def _at(self, table: Floats, shape: Floats, blocks: int) -> Floats:
+        """Rows of a table (xi, blocks, entries) at these shapes, linear in xi and in 1 / blocks."""
+        left, share = _place(-1.0 / self.blocks, np.array([-1.0 / blocks]))
+        line = table[:, left[0]] if share[0] == 0.0 else _mix(table[:, left[0]], table[:, left[0] + 1], share[0])
+        left, share = _place(self.xi, 1.0 / shape)
+        return _mix(line[left], line[left + 1], share[:, None])
+
+
+def _mix(a: Floats, b: Floats, share: Floats | float) -> Floats:
+    return np.asarray(a + share * (b - a))
+
+
+def _place(grid: Floats, values: Floats) -> tuple[NDArray[np.intp], Floats]:
+    """Index of the grid point below each value, and how far it is towards the next; held within the grid."""
+    values = np.clip(values, grid[0], grid[-1])
+    left = np.clip(np.searchsorted(grid, values, side="right") - 1, 0, len(grid) - 2)
+    return left, np.asarray((values - grid[left]) / (grid[left + 1] - grid[left]))
+
+
+@lru_cache(maxsize=1)
+def null_laws() -> NullLaws:
+    """The tables, read once."""
+    found = json.loads((resources.files(__package__) / "tables.json").read_text())
+    return NullLaws(
+        xi=np.array(found["xi"]),
+        blocks=np.array(found["blocks"], dtype=np.float64),
+        probabilities=np.array(found["probabilities"]),
+        anderson_darling=np.array(found["anderson_darling"]),
+        drift=np.array(found["drift"], dtype=np.float64),
+        drift_level=float(found["drift_level"]),
+    )

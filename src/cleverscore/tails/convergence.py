@@ -1,0 +1,129 @@
+"""Whether block maxima have reached the law that is fitted to them: what happens to its end-point in larger blocks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ._likelihood import Floats
+from ._search import find_peak, summarise
+from .weibull import CHUNK_VALUES, PENALTY, as_samples, checked_block_size, degenerate, standardise
+from .weighted import merged_weights
+
+PAPER_BLOCK_SIZE = 1024  # N_s of the paper
+FEWEST_MERGED = 25  # merged blocks: fits to fewer scatter so much that they show no drift
+# Norms without a largest value can look as if they had one: maxima of m Gaussian norms are fitted best by this shape.
+# Printed by `python -m benchmarks.tables`, from 20,000 quantiles of their exact law.
+GAUSSIAN_SIZES = (4, 16, 64, 256, 1024, 4096, 16384)
+GAUSSIAN_SHAPES = (5.56, 7.09, 9.15, 11.53, 14.08, 16.70, 19.37)
+LEAST_WALL = 0.6  # share of the Gaussian shape from which on an end-point cannot be told from none
+
+
+@dataclass(frozen=True)
+class Stability:
+    """End-points of maxima merged into larger blocks.
+
+    merged      how many blocks are merged into one: 1, 2, 4, ...
+    location    (..., len(merged)), the fitted end-points; NaN where nothing can be fitted.
+    drift       (...), least-squares growth of the end-point per doubling, as a share of the first.
+    statistic   (...), the same for log(end-point - median of the maxima): what the test of drift looks at.
+    """
+
+    merged: tuple[int, ...]
+    location: Floats
+    drift: Floats
+    statistic: Floats
+
+
+def merges(blocks: int) -> tuple[int, ...]:
+    """How many blocks can be merged into one.
+
+    >>> merges(100), merges(500), merges(20)
+    ((1, 2, 4), (1, 2, 4, 8, 16), (1,))
+    """
+    return tuple(size for size in (1, 2, 4, 8, 16) if size == 1 or blocks >= FEWEST_MERGED * size)
+
+
+def stability(maxima: ArrayLike) -> Stability:
+    """Fit the maxima of 1, 2, 4, ... merged blocks, without drawing anything new.
+
+    The maximum of k blocks of m points is that of a block of k m points. All ways of merging are averaged, as in
+    `fit_weighted`, so the order of the blocks does not matter. If the law holds, the end-point stays where it is.
+
+    maxima: (..., blocks). Fitted with the default penalty.
+
+    >>> maxima = 2.0 - np.random.default_rng(0).weibull(2.0, size=500)
+    >>> found = stability(maxima)
+    >>> found.merged, bool(np.ptp(found.location) < 0.05)
+    ((1, 2, 4, 8, 16), True)
+    """
+    x = as_samples(maxima)
+    rows, n = x.reshape(-1, x.shape[-1]), x.shape[-1]
+    sizes = merges(n)
+    weights = [merged_weights(n, size, n) for size in sizes]
+    location = np.full((len(rows), len(sizes)), np.nan)
+    excess = location.copy()
+    step = max(1, CHUNK_VALUES // n)
+    for start in range(0, len(rows), step):
+        ordered = np.sort(rows[start : start + step], axis=1)
+        regular = np.flatnonzero([outcome is None for outcome in degenerate(ordered)])
+        if not len(regular):
+            continue
+        standard = standardise(ordered[regular])
+        middle = np.median(standard.w, axis=1)
+        for i, weight in enumerate(weights):
+            above = np.exp(find_peak(*summarise(standard.w, weight), PENALTY).t)
+            excess[start + regular, i] = np.log(above + middle)
+            with np.errstate(over="ignore", under="ignore"):
+                found = np.ldexp(standard.top + standard.range * above, standard.exponent)
+            location[start + regular, i] = np.minimum(found, np.finfo(np.float64).max)
+    doublings = np.log2(sizes)
+    drift, statistic = (np.full(len(rows), np.nan) for _ in range(2))
+    if len(sizes) > 1:
+        lever = (doublings - doublings.mean()) / ((doublings - doublings.mean()) ** 2).sum()
+        statistic = excess @ lever
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            drift = location / np.abs(location[:, :1]) @ lever
+    shape = x.shape[:-1]
+    return Stability(sizes, location.reshape(*shape, -1), drift.reshape(shape), statistic.reshape(shape))
+
+
+def gaussian_shape(block_size: int) -> float:
+    """Shape of the reverse Weibull law that fits maxima of so many Gaussian norms best.
+
+    >>> round(gaussian_shape(1024), 1)
+    14.1
+    """
+    return float(np.interp(np.log(block_size), np.log(GAUSSIAN_SIZES), GAUSSIAN_SHAPES))
+
+
+def shape_wall(blocks: int, block_size: int) -> float:
+    """Shape above which maxima are said to show no end-point.
+
+    Exact laws of shape 5 must seldom be above it; estimates from few blocks scatter more, so it is higher for those.
+    """
+    return max(LEAST_WALL, 0.35 + 6.0 / math.sqrt(blocks)) * gaussian_shape(checked_block_size(block_size))
+
+
+def slow_shape(shape: Floats, block_size: int) -> Floats:
+    """Limit shape of norms that are linear on a ball and whose maxima look like this shape; infinite beyond Gaussian.
+
+    With xi = 1 / shape and g that of Gaussian norms, the limit has 1 / shape = xi - g exp(-1.75 (xi - g) / sqrt(g)), a
+    fit to the exact laws for dimensions 2 to a million and blocks of 16 to 4096 (`python -m benchmarks.tables`).
+    """
+    g = 1.0 / gaussian_shape(checked_block_size(block_size))
+    xi = 1.0 / shape
+    left = xi - g * np.exp(-1.75 * (xi - g) / np.sqrt(g))
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.where(left > 0.0, 1.0 / np.maximum(left, 1e-300), np.inf))
+
+
+def slow_stretch(shape: Floats, block_size: int) -> Floats:
+    """How many times further from the mode than fitted the end-point lies, if convergence is as slow as on a ball.
+
+    About sqrt(limit shape / shape); infinite where Gaussian norms give this shape.
+    """
+    return np.asarray(np.sqrt(slow_shape(shape, block_size) / shape))
