@@ -76,7 +76,7 @@ reference: $(DEV)  ## write docs/cli.md and docs/api.md from the program, and fi
 	$(BIN)/python docs/_tools/reference.py
 
 zoo: $(READY)  ## train the eight shipped networks again, some hours on two cores (MNIST=folder CIFAR=folder)
-	$(BIN)/python -m cleverscore.zoo.train --mnist $(MNIST) --cifar $(CIFAR)
+	$(BIN)/python -m cleverscore.loading.zoo.train --mnist $(MNIST) --cifar $(CIFAR)
 
 clean:  ## remove what these commands made
 	rm -rf $(VENV) demo runs build dist .mypy_cache .ruff_cache .hypothesis

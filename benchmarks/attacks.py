@@ -27,7 +27,7 @@ import torch
 import cleverscore as cs
 from benchmarks.trained_networks import NAMES, load
 from cleverscore.attacks.foolbox_adapter import load_foolbox
-from cleverscore.tuning import tuned
+from cleverscore.models.optimize import tuned
 
 NORMS = {"2": 2.0, "inf": math.inf, "1": 1.0}
 NETWORKS = ("mlp-relu", "mlp-silu", "robust-mlp-l2", "mnist-net_256x2", "mnist-net_256x6", "ffnnSIGMOID__Point_6x200",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from cleverscore.zoo import networks
+from cleverscore.loading.zoo import networks
 
 
 class Bottleneck(nn.Module):

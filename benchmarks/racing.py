@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from cleverscore import Classifier, clever
-from cleverscore.run.store import Store
-from cleverscore.score import Evidence, score_from
-from cleverscore.settings import Method, Settings
+from cleverscore.estimators.settings import Method, Settings
+from cleverscore.loading.zoo import shipped
+from cleverscore.runs.store import Store
+from cleverscore.scores.score import Evidence, score_from
 from cleverscore.tails import PENALTY
-from cleverscore.zoo import shipped
 
 BLOCK_SIZES = {"mnist-mlp": 256, "mnist-cnn": 64}
 SLICE = 4  # images of one run

@@ -25,17 +25,17 @@ import torch
 
 import cleverscore as cs
 from benchmarks.networks import NETWORKS
-from cleverscore.cost import duration, estimate_for
 from cleverscore.estimators.ascent.profile_search import most_gradients
-from cleverscore.gathering import gather
-from cleverscore.run.local import InProcess, Processes
-from cleverscore.run.rows import Part
-from cleverscore.run.shards import Bench, Executor, Finished, Shard, Task
-from cleverscore.run.store import Store
-from cleverscore.run.study import Study, StudyConfig
-from cleverscore.score import Evidence
-from cleverscore.settings import Settings
-from cleverscore.subjects import Subject, prepare
+from cleverscore.estimators.sampling.sampler import gather
+from cleverscore.estimators.settings import Settings
+from cleverscore.inputs.examples import Subject, prepare
+from cleverscore.runs.local_executor import InProcess, Processes
+from cleverscore.runs.schema import Part
+from cleverscore.runs.shards import Bench, Executor, Finished, Shard, Task
+from cleverscore.runs.store import Store
+from cleverscore.runs.study import Study, StudyConfig
+from cleverscore.scores.cost import duration, estimate_for
+from cleverscore.scores.score import Evidence
 
 IMAGES, TARGETS, NORMS = 50_000, 3, 2
 POINTS = 500 * 1024
@@ -194,7 +194,7 @@ def main() -> None:
         "2 processes": empty_shards(Processes(2), count),
     }
     try:
-        from cleverscore.run.ray import Ray
+        from cleverscore.runs.ray_executor import Ray
 
         cluster = Ray(workers=2)
         empty["Ray, 2 actors on this machine"] = empty_shards(cluster, count)

@@ -13,11 +13,11 @@ import torch
 
 import cleverscore as cs
 from benchmarks.attacks import Whole
-from cleverscore.balls import LpBall
-from cleverscore.budget import Budget
 from cleverscore.estimators.ascent.profile_search import Effort, searches
-from cleverscore.subjects import prepare
-from cleverscore.tuning import tuned
+from cleverscore.estimators.budget import Budget
+from cleverscore.inputs.balls import LpBall
+from cleverscore.inputs.examples import prepare
+from cleverscore.models.optimize import tuned
 
 RADII = {1.0: 50.0, 2.0: 5.0, math.inf: 5.0}  # l1 distances are larger than the default radius, which caps scores
 

@@ -31,10 +31,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import cleverscore as cs
 from benchmarks.networks import NETWORKS, Measured
-from cleverscore.gathering import Gatherer, gather
-from cleverscore.maxima import default_workers
-from cleverscore.settings import Settings
-from cleverscore.subjects import Subject, prepare
+from cleverscore.estimators.sampling.block_maxima import default_workers
+from cleverscore.estimators.sampling.sampler import Gatherer, gather
+from cleverscore.estimators.settings import Settings
+from cleverscore.inputs.examples import Subject, prepare
 
 BLOCK = 1024
 

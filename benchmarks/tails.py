@@ -163,8 +163,8 @@ def released(each: int) -> dict[str, Any]:
 
 def _constants(maxima: np.ndarray) -> np.ndarray:
     """The constants that method="paper" divides by, from maxima (rows, blocks)."""
-    from cleverscore.score import Evidence, score_from
-    from cleverscore.settings import Settings
+    from cleverscore.estimators.settings import Settings
+    from cleverscore.scores.score import Evidence, score_from
 
     evidence = [
         Evidence(i, None, 0, (1,), (1.0,), (row,), (BLOCK_SIZE,), 0.0, ("all blocks",)) for i, row in enumerate(maxima)
@@ -431,7 +431,7 @@ def networks(pool: int, images: int = 3, shuffles: int = 8) -> list[dict[str, An
 def _gradient_norms(name: str, image: int, count: int) -> np.ndarray:
     import torch
 
-    from cleverscore.zoo import shipped
+    from cleverscore.loading.zoo import shipped
 
     generator = torch.Generator().manual_seed(image)
     network = shipped.network(name).requires_grad_(False)

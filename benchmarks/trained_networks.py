@@ -36,7 +36,7 @@ from torch.nn import functional
 
 import cleverscore as cs
 from cleverscore.errors import LoadError
-from cleverscore.zoo import cifar10, mnist
+from cleverscore.loading.zoo import cifar10, mnist
 
 Images = tuple[torch.Tensor, torch.Tensor]
 STATISTICS = {"mnist": ((0.1307,), (0.3081,)), "cifar": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))}

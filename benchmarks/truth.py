@@ -26,8 +26,8 @@ import torch
 from torch import nn
 
 import cleverscore as cs
-from cleverscore import truth
-from cleverscore.zoo import mnist
+from cleverscore import exact as truth
+from cleverscore.loading.zoo import mnist
 
 UNITS = 16
 ABOVE = 1.01  # a score that exceeds the truth by more is wrong: lower bounds do not

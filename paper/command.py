@@ -11,7 +11,7 @@ from pathlib import Path
 
 import cleverscore as cs
 from cleverscore.attacks.foolbox_adapter import EPSILONS
-from cleverscore.cost import duration
+from cleverscore.scores.cost import duration
 from paper.networks import KINDS, NETWORKS, classifier_of, missing, subjects_of
 from paper.results import Results
 from paper.sizes import BLOCK_COUNTS, FULL, QUICK, Size

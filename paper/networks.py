@@ -25,10 +25,10 @@ import torch
 
 import cleverscore as cs
 from cleverscore.errors import LoadError
-from cleverscore.framing import CENTRE_SHARE, Framing
-from cleverscore.load.pictures import framed, open_picture
-from cleverscore.targets import choose
-from cleverscore.zoo import shipped
+from cleverscore.inputs.image_preprocessing import CENTRE_SHARE, Framing
+from cleverscore.inputs.targets import choose
+from cleverscore.loading.image_folder import framed, open_picture
+from cleverscore.loading.zoo import shipped
 
 KINDS = ("least_likely", "random", "runner_up")
 SEED = 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from cleverscore import tails
-from cleverscore.zoo.train import RECIPES
+from cleverscore.loading.zoo.train import RECIPES
 from paper import above, accuracy, ks, radius, targeted, timing, untargeted
 from paper.command import HERE, Product, main
 from paper.findings import findings
@@ -129,7 +129,7 @@ def _computed(results: Results) -> str:
 def _training() -> str:
     epochs = [recipe.epochs for recipe in RECIPES.values()]
     return (
-        f"Trained here by `cleverscore.zoo.train` (SGD with Nesterov momentum, cosine schedule, {min(epochs)} to "
+        f"Trained here by `cleverscore.loading.zoo.train` (SGD with Nesterov momentum, cosine schedule, {min(epochs)} to "
         f"{max(epochs)} epochs; the recipes are in that file). Distillation at temperature 100; bounded ReLU clips "
         "every activation to [0, 1]. The ImageNet networks are other people's weights; "
         "MobileNet is v1 (with torchvision: v2).\n"

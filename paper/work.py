@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 import cleverscore as cs
-from cleverscore.bounds.slope import slope_scores
 from cleverscore.errors import CleverWarning
-from cleverscore.load.selection import predictions
-from cleverscore.score import Score
+from cleverscore.loading.row_selection import predictions
+from cleverscore.scores.score import Score
+from cleverscore.scores.slope import slope_scores
 from paper.networks import (
     KINDS,
     NETWORKS,

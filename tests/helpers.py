@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import cleverscore as cs
-from cleverscore import truth
-from cleverscore.maxima import one_thread
+from cleverscore import exact as truth
+from cleverscore.estimators.sampling.block_maxima import one_thread
 
 
 def affine(dim: int = 6, classes: int = 4, *, seed: int = 0, scale: float = 1.0) -> cs.Classifier:
@@ -136,7 +136,7 @@ def trained_relu_network(
 ) -> tuple[cs.Classifier, torch.Tensor, torch.Tensor]:
     """A ReLU network trained on noisy clusters, 20 inputs that it classifies correctly, and their labels; in float64.
 
-    Small enough for exact answers: `cleverscore.truth.exact_minimum_distortion` takes a fraction of a second per input.
+    Small enough for exact answers: `cleverscore.exact.exact_minimum_distortion` takes a fraction of a second per input.
     """
     generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(2 * classes, dim, generator=generator, dtype=torch.float64)

@@ -90,7 +90,7 @@ def _session(body: str, offset: int) -> Iterator[Shown]:
 
 def run_command(command: str) -> str:
     """What `cleverscore ...` prints on stdout, in this process: a new one would import torch each time."""
-    from cleverscore.cli import main
+    from cleverscore.cli.main import main
 
     out, errors = io.StringIO(), io.StringIO()
     before, sys.argv = sys.argv, shlex.split(command, comments=True)
@@ -119,7 +119,7 @@ def commands(page: Path) -> list[list[str]]:
 
 def parse(arguments: list[str]) -> None:
     """Let the program's own parser read arguments, without running anything; raises a click error."""
-    from cleverscore.cli import program
+    from cleverscore.cli.main import program
 
     if not arguments or arguments[0].startswith("-"):
         program.make_context("cleverscore", list(arguments) or ["--help"], resilient_parsing=True)

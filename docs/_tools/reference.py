@@ -26,22 +26,32 @@ WIDTH = 110
 SECTIONS = (
     ("cs", "cleverscore", None, "Everything below `cs.` is loaded when it is first used."),
     ("cs.tails", "cleverscore.tails", None, "The statistics, without torch. See [the statistics](statistics.md)."),
-    ("cs.plots", "cleverscore.show.plots", None, "See [plots](plots.md)."),
-    ("cs.transforms", "cleverscore.transforms", ("bit_depth", "jpeg"), "See [the bracket](bracket.md)."),
-    ("cs.interop", "cleverscore.show.interop", None, "See [other people's tools](interop.md)."),
-    ("cleverscore.truth", "cleverscore.truth", None, "See [the truth](truth.md)."),
+    ("cs.plots", "cleverscore.reporting.plots", None, "See [plots](plots.md)."),
+    ("cs.transforms", "cleverscore.models.transforms", ("bit_depth", "jpeg"), "See [the bracket](bracket.md)."),
+    ("cs.interop", "cleverscore.reporting.interop", None, "See [other people's tools](interop.md)."),
+    ("cleverscore.exact", "cleverscore.exact", None, "See [the truth](truth.md)."),
     ("cleverscore.errors", "cleverscore.errors", "own", "Every error that a user can cause, and the warning."),
-    ("cleverscore.balls", "cleverscore.balls", ("Draw", "ReleasedCodeBall"), "For [laws of your own](extend.md)."),
+    (
+        "cleverscore.inputs.balls",
+        "cleverscore.inputs.balls",
+        ("Draw", "ReleasedCodeBall"),
+        "For [laws of your own](extend.md).",
+    ),
     ("cleverscore.attacks.attack", "cleverscore.attacks.attack", ("AttackFunction",), ""),
     ("cleverscore.attacks.best_attack", "cleverscore.attacks.best_attack", ("BestAttack",), ""),
-    ("cleverscore.bounds.slope", "cleverscore.bounds.slope", ("slope_scores",), "See [attacks](attacks.md)."),
-    ("cleverscore.paired", "cleverscore.paired", ("Difference", "difference"), "See [compare](compare.md)."),
+    ("cleverscore.scores.slope", "cleverscore.scores.slope", ("slope_scores",), "See [attacks](attacks.md)."),
+    (
+        "cleverscore.tails.paired_tests",
+        "cleverscore.tails.paired_tests",
+        ("Difference", "difference"),
+        "See [compare](compare.md).",
+    ),
 )
 
 
 def cli_page() -> str:
     """The command line: every command, argument and option, in the words of the program."""
-    from cleverscore.cli import program
+    from cleverscore.cli.main import program
 
     lines = [
         WRITTEN,

@@ -12,67 +12,72 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from cleverscore import tails as tails
-    from cleverscore import transforms as transforms
     from cleverscore.attacks.attack import Attacked as Attacked
     from cleverscore.attacks.attack import attack as attack
     from cleverscore.attacks.best_attack import best_attack as best_attack
     from cleverscore.attacks.criterion import Criterion as Criterion
-    from cleverscore.balls import LpBall as LpBall
-    from cleverscore.bounds.bracket import Bracket as Bracket
-    from cleverscore.bounds.bracket import bracket as bracket
-    from cleverscore.bounds.certified import Certificates as Certificates
-    from cleverscore.bounds.certified import certify as certify
-    from cleverscore.bounds.masking import Sign as Sign
-    from cleverscore.bounds.masking import masking_signs as masking_signs
-    from cleverscore.bounds.second_order import second_order_clever as second_order_clever
-    from cleverscore.classifier import Classifier as Classifier
-    from cleverscore.cost import Estimate as Estimate
-    from cleverscore.cost import estimate as estimate
-    from cleverscore.deciding import Decision as Decision
-    from cleverscore.deciding import assert_robust as assert_robust
-    from cleverscore.deciding import decide as decide
+    from cleverscore.bracket.bracket import Bracket as Bracket
+    from cleverscore.bracket.bracket import bracket as bracket
+    from cleverscore.bracket.masking import Sign as Sign
+    from cleverscore.bracket.masking import masking_signs as masking_signs
+    from cleverscore.certificates.certify import Certificates as Certificates
+    from cleverscore.certificates.certify import certify as certify
     from cleverscore.errors import CleverError as CleverError
     from cleverscore.errors import CleverWarning as CleverWarning
-    from cleverscore.load.data import load_data as load_data
-    from cleverscore.load.models import load_model as load_model
-    from cleverscore.score import Score as Score
-    from cleverscore.score import Scores as Scores
-    from cleverscore.scoring import clever as clever
-    from cleverscore.settings import Method as Method
-    from cleverscore.show import interop as interop
-    from cleverscore.show import plots as plots
+    from cleverscore.estimators.settings import Method as Method
+    from cleverscore.inputs.balls import LpBall as LpBall
+    from cleverscore.loading.dataset import load_data as load_data
+    from cleverscore.loading.models import load_model as load_model
+    from cleverscore.models import transforms
+    from cleverscore.models.classifier import Classifier as Classifier
+    from cleverscore.reporting import interop as interop
+    from cleverscore.reporting import plots
+    from cleverscore.scores.clever import clever as clever
+    from cleverscore.scores.cost import Estimate as Estimate
+    from cleverscore.scores.cost import estimate as estimate
+    from cleverscore.scores.decide import Decision as Decision
+    from cleverscore.scores.decide import assert_robust as assert_robust
+    from cleverscore.scores.decide import decide as decide
+    from cleverscore.scores.score import Score as Score
+    from cleverscore.scores.score import Scores as Scores
+    from cleverscore.scores.second_order import second_order_clever as second_order_clever
     from cleverscore.tails import FitOutcome as FitOutcome
 
 _HOMES = {
     "Attacked": "attacks.attack",
-    "Bracket": "bounds.bracket",
-    "Certificates": "bounds.certified",
-    "Classifier": "classifier",
+    "Bracket": "bracket.bracket",
+    "Certificates": "certificates.certify",
+    "Classifier": "models.classifier",
     "CleverError": "errors",
     "CleverWarning": "errors",
     "Criterion": "attacks.criterion",
-    "Decision": "deciding",
-    "Estimate": "cost",
+    "Decision": "scores.decide",
+    "Estimate": "scores.cost",
     "FitOutcome": "tails",
-    "LpBall": "balls",
-    "Method": "settings",
-    "Score": "score",
-    "Scores": "score",
-    "Sign": "bounds.masking",
-    "assert_robust": "deciding",
+    "LpBall": "inputs.balls",
+    "Method": "estimators.settings",
+    "Score": "scores.score",
+    "Scores": "scores.score",
+    "Sign": "bracket.masking",
+    "assert_robust": "scores.decide",
     "attack": "attacks.attack",
     "best_attack": "attacks.best_attack",
-    "bracket": "bounds.bracket",
-    "certify": "bounds.certified",
-    "clever": "scoring",
-    "decide": "deciding",
-    "estimate": "cost",
-    "load_data": "load.data",
-    "load_model": "load.models",
-    "masking_signs": "bounds.masking",
-    "second_order_clever": "bounds.second_order",
+    "bracket": "bracket.bracket",
+    "certify": "certificates.certify",
+    "clever": "scores.clever",
+    "decide": "scores.decide",
+    "estimate": "scores.cost",
+    "load_data": "loading.dataset",
+    "load_model": "loading.models",
+    "masking_signs": "bracket.masking",
+    "second_order_clever": "scores.second_order",
 }
-_MODULES = {"interop": "show.interop", "plots": "show.plots", "tails": "tails", "transforms": "transforms"}
+_MODULES = {
+    "interop": "reporting.interop",
+    "plots": "reporting.plots",
+    "tails": "tails",
+    "transforms": "models.transforms",
+}
 
 __all__ = [*_HOMES, *_MODULES, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 

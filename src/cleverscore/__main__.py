@@ -1,6 +1,6 @@
 """`python -m cleverscore` is the command `cleverscore`."""
 
-from cleverscore.cli import main
+from cleverscore.cli.main import main
 
 if __name__ == "__main__":
     main()

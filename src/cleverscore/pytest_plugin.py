@@ -13,7 +13,7 @@ _DECISIONS = pytest.StashKey[list[tuple[int, int]]]()
 @pytest.fixture
 def assert_robust(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """assert_robust(classifier, x, p=2, at_least=0.3): fail the test unless every input's score is at least that."""
-    from cleverscore.deciding import decide  # here, so that runs without such tests do not import torch
+    from cleverscore.scores.decide import decide  # here, so that runs without such tests do not import torch
 
     spent = request.config.stash.setdefault(_DECISIONS, [])
 

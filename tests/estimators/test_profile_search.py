@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import cleverscore as cs
-from cleverscore import reasons
+from cleverscore.estimators import stop_reason as reasons
 from cleverscore.estimators.ascent.profile_search import most_gradients
 from tests.helpers import affine, affine_distance
 

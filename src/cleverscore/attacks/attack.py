@@ -20,16 +20,16 @@ from cleverscore.attacks.descent import descent
 from cleverscore.attacks.foolbox_adapter import load_foolbox, run
 from cleverscore.attacks.presets import OWN_EFFORT, PRESETS, Effort
 from cleverscore.attacks.refine import distances, nearest_of, refined
-from cleverscore.checks import is_whole
-from cleverscore.chunks import resolved_chunk_size
-from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
-from cleverscore.gathering import checked_workers
-from cleverscore.maxima import pool
+from cleverscore.estimators.sampling.block_maxima import pool
+from cleverscore.estimators.sampling.chunk_size import resolved_chunk_size
+from cleverscore.estimators.sampling.sampler import checked_workers
+from cleverscore.estimators.settings import LARGEST_SEED
+from cleverscore.models.classifier import Classifier
+from cleverscore.models.input_box import box_of
+from cleverscore.models.optimize import CHECKED_INPUTS, tuned
 from cleverscore.norms import parse_norm
-from cleverscore.regions import box_of
-from cleverscore.settings import LARGEST_SEED
-from cleverscore.tuning import CHECKED_INPUTS, tuned
+from cleverscore.validation import is_whole
 
 Array = npt.NDArray[np.float64]
 

@@ -13,8 +13,8 @@ import torch
 
 from cleverscore.attacks.attack import ATTACKS, Attacked, AttackFunction, checked_effort, make_job, run_attack
 from cleverscore.attacks.refine import distances
-from cleverscore.classifier import Classifier
 from cleverscore.errors import SettingError
+from cleverscore.models.classifier import Classifier
 from cleverscore.norms import parse_norm
 
 Array = npt.NDArray[np.float64]

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from cleverscore.classifier import Classifier
 from cleverscore.errors import ModelError, SettingError
-from cleverscore.gradients import CUT_OFF
-from cleverscore.regions import Box
-from cleverscore.subjects import prepare
+from cleverscore.inputs.examples import prepare
+from cleverscore.models.classifier import Classifier
+from cleverscore.models.input_box import Box
+from cleverscore.models.margin_gradients import CUT_OFF
 
 # A margin this many rounding errors below zero stays below zero when the input is looked at in another batch.
 ROUNDINGS = 8.0

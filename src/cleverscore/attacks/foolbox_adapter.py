@@ -25,7 +25,7 @@ from cleverscore.attacks.presets import Effort
 from cleverscore.attacks.refine import nearest_of
 from cleverscore.errors import MissingExtraError
 from cleverscore.estimators.ascent.boundary_descent import descend
-from cleverscore.gradients import dual_norms
+from cleverscore.models.margin_gradients import dual_norms
 from cleverscore.norms import dual_exponent
 
 # The eight of section 5.2, as shares of the box's width.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import is_whole
-from ..errors import SettingError
+from cleverscore.errors import SettingError
+from cleverscore.validation import is_whole
+
 from ._likelihood import Floats
 from ._tables import null_laws
 from .weibull import CHUNK_VALUES, PENALTY, TailFits, as_samples, checked_fits, law

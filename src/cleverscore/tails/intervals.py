@@ -8,8 +8,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import is_number, is_whole
-from ..errors import SettingError
+from cleverscore.errors import SettingError
+from cleverscore.validation import is_number, is_whole
+
 from ._likelihood import MAX_LOG_SHAPE, MAX_SHAPE, Floats, Weights, corner, gumbel, terms
 from ._search import profile_on_grid, summarise
 from .convergence import PAPER_BLOCK_SIZE, slow_stretch

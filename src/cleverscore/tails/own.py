@@ -8,7 +8,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..errors import SettingError
+from cleverscore.errors import SettingError
+
 from ._likelihood import Floats
 from .intervals import Intervals, interval
 from .outcome import FitOutcome

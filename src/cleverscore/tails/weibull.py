@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import is_number, is_whole
-from ..errors import SettingError
+from cleverscore.errors import SettingError
+from cleverscore.validation import is_number, is_whole
+
 from ._likelihood import Floats, Weights, corner, gumbel
 from ._search import find_peak, summarise
 from .outcome import FitOutcome

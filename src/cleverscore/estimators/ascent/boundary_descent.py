@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import torch
 
 from cleverscore.estimators.ascent.half_space import nearest_in_half_space
-from cleverscore.gradients import dual_norms
+from cleverscore.inputs.projections import onto_ball, steepest
+from cleverscore.models.margin_gradients import dual_norms
 from cleverscore.norms import dual_exponent
-from cleverscore.projections import onto_ball, steepest
 
 MarginsAndGradients = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cleverscore.balls import LpBall
 from cleverscore.estimators.ascent.boundary_descent import FAR, NEAR, Cut, Schedule, descend_halving
 from cleverscore.estimators.ascent.descent_starts import (
     CUTS,
@@ -29,10 +28,11 @@ from cleverscore.estimators.ascent.descent_starts import (
     groups,
 )
 from cleverscore.estimators.ascent.margin_rows import ANY, MarginRows
-from cleverscore.gradients import dual_norms
+from cleverscore.estimators.stop_reason import EXACT, LOST
+from cleverscore.inputs.balls import LpBall
+from cleverscore.inputs.projections import steepest
+from cleverscore.models.margin_gradients import dual_norms
 from cleverscore.norms import dual_exponent
-from cleverscore.projections import steepest
-from cleverscore.reasons import EXACT, LOST
 
 Array = npt.NDArray[np.float64]
 

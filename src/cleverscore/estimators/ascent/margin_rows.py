@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import torch
 
-from cleverscore.classifier import Classifier
 from cleverscore.errors import ModelError
-from cleverscore.gradients import CUT_OFF
+from cleverscore.models.classifier import Classifier
+from cleverscore.models.margin_gradients import CUT_OFF
 
 Found = TypeVar("Found")
 

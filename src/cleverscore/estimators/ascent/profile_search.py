@@ -19,10 +19,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from cleverscore.allocator import kept_pages
-from cleverscore.balls import LpBall
-from cleverscore.budget import Budget
-from cleverscore.classifier import Classifier
 from cleverscore.estimators.ascent.crossing_search import (
     MOST_ROUNDS,
     REFINED,
@@ -37,14 +33,18 @@ from cleverscore.estimators.ascent.crossing_search import SLACK as DESCENT_SLACK
 from cleverscore.estimators.ascent.margin_rows import ANY, MarginRows
 from cleverscore.estimators.ascent.projected_ascent import ShellAscent
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
-from cleverscore.gradients import dual_norms, margin_gradient_norms
-from cleverscore.maxima import pool
-from cleverscore.reasons import ALL_STARTS, BUDGET, EXACT, LOST, SETTLED
-from cleverscore.regions import box_of
+from cleverscore.estimators.budget import Budget
+from cleverscore.estimators.sampling.block_maxima import pool
+from cleverscore.estimators.stop_reason import ALL_STARTS, BUDGET, EXACT, LOST, SETTLED
+from cleverscore.inputs.balls import LpBall
+from cleverscore.models.classifier import Classifier
+from cleverscore.models.input_box import box_of
+from cleverscore.models.margin_gradients import dual_norms, margin_gradient_norms
+from cleverscore.runs.allocator import kept_pages
 from cleverscore.tails import FitOutcome
 
 if TYPE_CHECKING:
-    from cleverscore.subjects import Subject
+    from cleverscore.inputs.examples import Subject
 
 # Where shells end, as shares of the radius. More of them leave more between score and distance, by amounts that differ
 # from input to input, and cost more. The outer one is thin, because networks that are flat at their data fall near the

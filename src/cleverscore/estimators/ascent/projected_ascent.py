@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from cleverscore.estimators.ascent.margin_rows import MarginRows
-from cleverscore.projections import onto_ball, steepest
+from cleverscore.inputs.projections import onto_ball, steepest
 
 MOMENTUM = 0.75
 STEP_SIZES = (1.0, 0.02)  # of a direction's steps, first and last, as shares of the unit ball (cosine decay)

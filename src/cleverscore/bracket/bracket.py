@@ -1,0 +1,220 @@
+"""Bracket: a proof below the score, the best attack above it, and whether the three agree."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cleverscore.attacks.attack import AttackFunction
+from cleverscore.bracket.masking import SLACK, Sign, above_attack, masking_signs
+from cleverscore.bracket.records import Above, Below
+from cleverscore.bracket.run_bounds import aim, bracketed, checked_attacks, images_by_id, run_attacks, run_certificates
+from cleverscore.bracket.tables import bracket_summary, bracket_table
+from cleverscore.models.classifier import Classifier
+from cleverscore.models.input_box import box_of
+from cleverscore.scores.score import Score, Scores
+from cleverscore.scores.tables import below_the_table
+
+if TYPE_CHECKING:
+    import pandas
+
+Array = npt.NDArray[np.float64]
+
+COLUMNS = ["attack", "upper", "upper_l1", "upper_l2", "upper_linf", "certified", "consistent"]
+PROBED_INPUTS = 8  # for signs of masking, which are a property of the network: a few inputs show them
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Certified lower bound, score and attacked upper bound of every bracketed row.
+
+    rows                the scores: the smallest of each input, or with given targets every row.
+    lower               certified radius, NaN where nothing was certified.
+    upper               the smallest distortion that any attack found in the row's norm; infinite where all failed, NaN
+                        where none was run. `attack` is the name of the attack that found it.
+    upper_l1, upper_l2, upper_linf      the smallest distortion in each of these norms, whatever the row's norm.
+    consistent          lower <= score <= upper, as far as each is known; false without a score.
+    signs               of gradient masking.
+    """
+
+    scores: Scores = field(repr=False)
+    rows: tuple[Score, ...] = field(repr=False)
+    lower: Array
+    upper: Array
+    upper_l1: Array
+    upper_l2: Array
+    upper_linf: Array
+    attack: tuple[str | None, ...]
+    signs: tuple[Sign, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def score(self) -> Array:
+        """The score of each row."""
+        return np.array([row.value for row in self.rows])
+
+    @property
+    def violated(self) -> npt.NDArray[np.bool_]:
+        """Whether the score lies above the best attack."""
+        return np.asarray(self.score > self.upper * (1.0 + SLACK))
+
+    @property
+    def loose(self) -> npt.NDArray[np.bool_]:
+        """Whether the score lies below what is certified; a score that was cut at the radius does not count."""
+        capped = np.array([row.capped for row in self.rows], dtype=bool)
+        return np.asarray((self.score < self.lower * (1.0 - SLACK)) & ~capped)
+
+    @property
+    def consistent(self) -> npt.NDArray[np.bool_]:
+        """Whether lower <= score <= upper."""
+        return ~self.violated & ~self.loose & ~np.isnan(self.score)
+
+    @property
+    def violation_rate(self) -> float:
+        """Share of attacked rows whose score lies above the best attack; NaN if no attack succeeded."""
+        attacked = np.isfinite(self.upper) & ~np.isnan(self.score)
+        return float(self.violated[attacked].mean()) if attacked.any() else math.nan
+
+    @property
+    def median_gap(self) -> float:
+        """Median of (upper - score) / upper over attacked rows; NaN if no attack succeeded."""
+        attacked = np.isfinite(self.upper) & (self.upper > 0.0) & ~np.isnan(self.score)
+        upper = self.upper[attacked]
+        return float(np.median((upper - self.score[attacked]) / upper)) if attacked.any() else math.nan
+
+    @property
+    def certified_share(self) -> float:
+        """Share of rows with a certified radius above 0; NaN if none was asked for."""
+        known = ~np.isnan(self.lower)
+        return float((self.lower[known] > 0.0).mean()) if known.any() else math.nan
+
+    def of_norm(self, p: float) -> Bracket:
+        """The rows of one norm."""
+        keep = np.array([row.p == p for row in self.rows], dtype=bool)
+        arrays = {name: getattr(self, name)[keep] for name in ("lower", "upper", "upper_l1", "upper_l2", "upper_linf")}
+        rows = tuple(row for row in self.rows if row.p == p)
+        attack = tuple(name for name, kept in zip(self.attack, keep, strict=True) if kept)
+        return replace(self, rows=rows, attack=attack, **arrays)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The rows of the scores with the columns attack, upper, upper_l1, upper_l2, upper_linf, certified, consistent.
+
+        Rows that have no bounds of their own (the single targets of an untargeted score) leave them empty.
+        """
+        import pandas
+
+        frame = self.scores.to_frame()
+        places = {(row.input, row.p, row.target, row.target_kind): i for i, row in enumerate(self.rows)}
+        order = [places.get((row.input, row.p, row.target, row.target_kind)) for row in self.scores.rows]
+        empty = [None, math.nan, math.nan, math.nan, math.nan, math.nan, None]
+        values = list(
+            zip(
+                self.attack, self.upper, self.upper_l1, self.upper_l2, self.upper_linf, self.lower,
+                self.consistent.tolist(), strict=True,
+            )
+        )  # fmt: skip
+        bounds: pandas.DataFrame = pandas.DataFrame([empty if i is None else values[i] for i in order], columns=COLUMNS)
+        joined: pandas.DataFrame = pandas.concat([frame, bounds], axis=1)
+        return joined
+
+    def __str__(self) -> str:
+        words = [*below_the_table(self.rows, self.scores.rows), bracket_summary(self)]
+        return "\n".join([bracket_table(self), "", *filter(None, words)])
+
+
+def bracket(
+    classifier: Classifier,
+    images: Any,
+    scores: Scores,
+    *,
+    attacks: Sequence[str | AttackFunction] = ("cw", "ddn"),
+    certificate: str | None = "crown",
+    region: str = "ball",
+    seed: int = 0,
+) -> Bracket:
+    """Attack and certify the inputs that were scored: certified <= true distance <= attacked, the score in between.
+
+    images          the inputs of `scores`, in the same order.
+    attacks         "cw", "ddn", "fmn", "ead", "ifgsm", "descent", or "best" for what is tightest; with a preset, if
+                    wanted, as in "ddn:quick"; or functions of your own. Empty for none.
+    certificate     "crown", or another method of `certify`; None for none.
+    region          that of the scores. With "box" crown counts, for p = inf, only points within the classifier's
+                    bounds; other certificates are of the whole ball, and hold in the box as well.
+    seed            of the attacks.
+
+    >>> classifier = Classifier(torch.nn.Linear(4, 3), bounds=(-9.0, 9.0))
+    >>> from cleverscore import clever
+    >>> images = torch.rand(2, 4)
+    >>> bracket(classifier, images, clever(classifier, images, p="inf"), attacks=["fmn"]).consistent
+    array([ True,  True])
+    """
+    for head in scores:
+        checked_attacks(attacks, head.p)
+    box_of(region, classifier.bounds)
+    x = classifier.inputs(images)
+    by_id = images_by_id(classifier, x, scores)
+    rows = bracketed(scores)
+    above = chain.from_iterable(run_attacks(classifier, by_id, rows, attacks, seed=seed))
+    below = (
+        chain.from_iterable(run_certificates(classifier, by_id, rows, certificate, region=region))
+        if certificate
+        else ()
+    )
+    found = bracket_from(scores, list(above), list(below))
+    return replace(found, signs=signs_of(classifier, by_id, found))
+
+
+def bracket_from(scores: Scores, above: Iterable[Above], below: Iterable[Below]) -> Bracket:
+    """Put records next to the scores they belong to."""
+    rows = bracketed(scores)
+    attacks: dict[tuple[int, int | None], list[Above]] = defaultdict(list)
+    for record in above:
+        attacks[record.input, record.target].append(record)
+    proofs: dict[tuple[int, int | None, float], float] = defaultdict(lambda: math.nan)
+    for proof in below:
+        key = proof.input, proof.target, proof.p
+        proofs[key] = float(np.nanmax([proofs[key], proof.radius]))
+    of_row = [attacks[row.input, aim(row)] for row in rows]
+
+    def smallest(lengths: Iterable[float]) -> float:
+        return min(lengths, default=math.nan)
+
+    best = [
+        min(records, key=lambda record: record.length(row.p), default=None)
+        for row, records in zip(rows, of_row, strict=True)
+    ]
+    return Bracket(
+        scores=scores,
+        rows=rows,
+        lower=np.array([proofs[row.input, aim(row), row.p] for row in rows], dtype=np.float64),
+        upper=np.array([smallest(r.length(row.p) for r in rs) for row, rs in zip(rows, of_row, strict=True)]),
+        upper_l1=np.array([smallest(r.l1 for r in records) for records in of_row]),
+        upper_l2=np.array([smallest(r.l2 for r in records) for records in of_row]),
+        upper_linf=np.array([smallest(r.linf for r in records) for records in of_row]),
+        attack=tuple(
+            None if one is None or math.isinf(one.length(row.p)) else one.name
+            for one, row in zip(best, rows, strict=True)
+        ),
+    )
+
+
+def signs_of(classifier: Classifier, images: Mapping[int, torch.Tensor], found: Bracket) -> tuple[Sign, ...]:
+    """Signs of masking around a few of the inputs, and scores above the best attack in every norm."""
+    first = found.rows[0]
+    step = math.ceil(len(images) / PROBED_INPUTS)
+    few = list(images)[::step]
+    signs = masking_signs(classifier, torch.stack([images[i] for i in few]), p=first.p, radius=first.radius, ids=few)
+    for p in dict.fromkeys(row.p for row in found.rows):
+        part = found.of_norm(p)
+        signs += tuple(above_attack([row.input for row in part.rows], part.score, part.upper))
+    return signs

@@ -1,0 +1,156 @@
+"""How a margin really changes around an input, next to what its gradients promise.
+
+The margin g = f_c - f_j is that to the runner-up j. An input is probed at itself and at a few points of its ball, in
+double precision where the model allows it.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from cleverscore.inputs.balls import LpBall
+from cleverscore.inputs.examples import Subject
+from cleverscore.models.classifier import Classifier
+from cleverscore.models.margin_gradients import dual_norms
+from cleverscore.randomness import philox
+
+POINTS = 16  # the input and points of its ball
+DIRECTIONS = 4  # random ones at every point
+DIRECTION_STREAM = 0x6D61736B696E6721  # a Philox key of its own
+UNUSED_BLOCK = 2**40  # points of the ball that no score uses
+# A step that no pixel of an 8-bit image notices: with 150,000 pixels the chance that one is rounded differently is 4%.
+TINY_STEP = {torch.float64: 1e-9, torch.float32: 1e-6}
+# A gradient that could not move the margin by a millionth on the way through the whole ball has vanished.
+VANISHED = 1e-6
+STEP_OF_MARGIN = 0.3  # gradients are followed this share of the way to where they promise a margin of 0
+
+
+@dataclass(frozen=True)
+class Behind:
+    """The model behind a declared transform, in double precision where it gives the same logits there."""
+
+    classifier: Classifier
+    dtype: torch.dtype
+    before: Callable[[torch.Tensor], torch.Tensor]
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits (n, K)."""
+        return self.classifier.logits(x)
+
+
+def behind_transform(classifier: Classifier, subjects: Sequence[Subject]) -> Behind:
+    """The model to be probed."""
+    plain = copy.copy(classifier)
+    plain.transform = plain.transform_backward = None
+    few = classifier.transformed(torch.stack([subject.x for subject in subjects[:4]])).detach()
+    own = torch.float64 if few.dtype == torch.float64 else torch.float32
+    try:
+        double = copy.copy(plain)
+        double.module = copy.deepcopy(plain.module).double()
+        double.dtype = torch.float64
+        with torch.no_grad():
+            before, after = plain.logits(few), double.logits(few.double())
+        same = after.dtype == torch.float64 and torch.allclose(before.double(), after, rtol=1e-3, atol=1e-3)
+    except Exception:  # modules that cannot be copied, or that hold numbers of a fixed precision
+        same = False
+    if same:
+        return Behind(double, torch.float64, classifier.transformed)
+    return Behind(plain, own, classifier.transformed)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one input showed.
+
+    flat        share of points where a tiny step changes nothing.
+    levels      distinct values of the two logits among those points.
+    zero        share of points with a gradient that is zero or has vanished.
+    along       median relative error of the change that a step along the gradient promises.
+    across      the same for small steps in random directions.
+    underflow   the margin at which softmax becomes exactly 0 and 1.
+    """
+
+    subject: Subject
+    flat: float
+    levels: int
+    zero: float
+    along: float
+    across: float
+    underflow: float
+
+    @property
+    def margin(self) -> float:
+        """The margin at the input."""
+        return self.subject.margins[0]
+
+
+def look(behind: Behind, subject: Subject, ball: LpBall, seed: int) -> Seen:
+    """Follow gradients and small steps at the input and at points of its ball."""
+    around = ball.points(subject.x, count=POINTS - 1, seed=seed, input_id=subject.input_id, block=UNUSED_BLOCK, tile=0)
+    points = behind.before(torch.cat([subject.x[None], around])).detach().to(behind.dtype)
+    pair = [subject.predicted, subject.targets[0]]
+    points.requires_grad_(True)
+    with torch.enable_grad():
+        logits = behind.logits(points)[:, pair]
+        margins = logits[:, 0] - logits[:, 1]
+        gradient = torch.autograd.grad(margins.sum(), points, allow_unused=True)[0]
+    logits, margins, points = logits.detach().double(), margins.detach().double(), points.detach()
+    slope = (torch.zeros_like(points) if gradient is None else gradient).flatten(1).double()
+    steepness = slope.norm(dim=1)
+    noise = torch.finfo(behind.dtype).eps * logits.abs().amax(1).clamp_min(1e-30)
+
+    def moved(steps: torch.Tensor) -> torch.Tensor:
+        """The two logits (m, n, 2) after steps (m, n, d) from the points."""
+        many = (points.flatten(1).double() + steps).to(points.dtype)
+        with torch.no_grad():
+            found = [behind.logits(part.reshape(points.shape))[:, pair] for part in many]
+        return torch.stack(found).double()
+
+    dim = slope.shape[1]
+    stream = philox((seed, DIRECTION_STREAM), (0, 0, 0, subject.input_id))
+    normal = torch.from_numpy(stream.standard_normal((DIRECTIONS, POINTS, dim))).to(slope)
+    width = _width(behind.classifier, subject.x)
+
+    tiny = TINY_STEP[behind.dtype] * width * normal[:2].sign()
+    still = (moved(tiny) == logits).all(2)
+    # A change too small for the numbers to show is no plateau.
+    visible = ((tiny * slope).sum(2).abs() > 16.0 * noise) | (steepness == 0.0)
+    flat = (still | ~visible).all(0) & (still & visible).any(0)
+
+    directions = normal / normal.norm(dim=2, keepdim=True)
+    promised = (directions * slope).sum(2)
+    # As small as rounding allows, so that few kinks lie between the two ends.
+    small = torch.clamp(1e4 * noise * math.sqrt(dim) / steepness.clamp_min(1e-30), min=1e-6 * width)
+    small = small.clamp_max(ball.radius)[:, None]
+    change = (moved(small * directions) - moved(-small * directions)) @ torch.tensor([1.0, -1.0]).to(slope)
+    found = change / (2.0 * small[:, 0])
+    across = (found - promised).norm(dim=0) / torch.maximum(found.norm(dim=0), promised.norm(dim=0)).clamp_min(1e-300)
+
+    uphill = slope / steepness.clamp_min(1e-300)[:, None]
+    large = (STEP_OF_MARGIN * margins.abs() / steepness.clamp_min(1e-300)).clamp(1e-6 * width, ball.radius)[:, None]
+    ends = moved(torch.stack([large * uphill, -large * uphill])) @ torch.tensor([1.0, -1.0]).to(slope)
+    along = ((ends[0] - ends[1]) / (2.0 * large[:, 0] * steepness.clamp_min(1e-300)) - 1.0).abs()
+
+    vanished = dual_norms(slope, ball.q) * ball.radius <= VANISHED * margins.abs()
+    steep = ~vanished
+    return Seen(
+        subject=subject,
+        flat=float(flat.double().mean()),
+        levels=len(set(logits[flat].flatten().tolist())),
+        zero=float(vanished.double().mean()),
+        along=float(along[steep].median()) if bool(steep.any()) else 0.0,
+        across=float(across[steep].median()) if bool(steep.any()) else 0.0,
+        underflow=-math.log(torch.finfo(subject.x.dtype if subject.x.dtype == torch.float64 else torch.float32).tiny),
+    )
+
+
+def _width(classifier: Classifier, x: torch.Tensor) -> float:
+    """How wide the range of input values is."""
+    if classifier.bounds is not None:
+        return classifier.bounds[1] - classifier.bounds[0]
+    return float(x.max() - x.min()) or 1.0

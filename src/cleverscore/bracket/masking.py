@@ -1,0 +1,160 @@
+"""Signs of gradient masking: where gradients say little about how the outputs really change.
+
+A score is built from gradients, so a network that hides them gets a high score and is not robust. A declared
+`transform` is not a sign: what is probed is the model behind it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cleverscore.attacks.attack import Attacked
+from cleverscore.bracket.gradient_probes import Seen, behind_transform, look
+from cleverscore.errors import InputError
+from cleverscore.inputs.balls import LpBall
+from cleverscore.inputs.examples import prepare
+from cleverscore.models.classifier import Classifier
+from cleverscore.norms import parse_norm
+from cleverscore.scores.score import Scores
+
+Array = npt.NDArray[np.float64]
+
+FLAT_SHARE = 0.5  # of the points, where a tiny step leaves the logits as they were to the last bit
+ZERO_SHARE = 0.1  # of the points, where the gradient has vanished
+# Relative error of the change that gradients promise, median over points; the shipped networks stay below 0.12.
+DISAGREEMENT = 0.5
+NORMS = {1.0: "l1", 2.0: "l2", math.inf: "linf"}
+SLACK = 1e-4  # an attack ends this close to the boundary, and a score may be exact
+
+_SENTENCES = {
+    "quantised": (
+        "a tiny step changes no logit at {:.0%} of the points of the ball, yet logits jump between points: inputs or "
+        "outputs are rounded, and gradients do not tell how; score the model without the rounding, or give it as "
+        "Classifier(transform=...)"
+    ),
+    "clipped": (
+        "the logits stand at one fixed value at {:.0%} of the points of the ball: they are clipped or saturated, and a "
+        "score says nothing about what lies behind; score the outputs before the clipping"
+    ),
+    "saturated": (
+        "the margin is up to {:.4g}, where softmax is exactly 0 or 1: losses on probabilities have no gradient, and "
+        "attacks that use them fail for that reason alone; compare with attacks that work on logits, or divide the "
+        "logits by a temperature, which leaves the score as it is"
+    ),
+    "zero_gradients": (
+        "the gradient is zero or has vanished at up to {:.0%} of the points of the ball, which the score counts as "
+        "perfectly robust; look for saturated units, use a smaller radius, or rely on an attack without gradients"
+    ),
+    "inconsistent_gradients": (
+        "outputs change otherwise than gradients promise, by up to {:.0%} (median over points): gradients are noisy, "
+        "shattered or replaced, and a score built from them means little; score the model without the layer that does "
+        "this, or give that layer as Classifier(transform=...)"
+    ),
+    "above_attack": (
+        "the score is above what an attack needed, up to {:.3g} times: the sampled gradients missed the steep parts of "
+        "the ball or are masked; trust the attack's distortion there"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One sign of gradient masking.
+
+    kind        quantised, clipped, saturated, zero_gradients, inconsistent_gradients or above_attack.
+    inputs      the ids of the inputs that show it.
+    evidence    the number that the sentence quotes.
+    sentence    what was seen, what it means for the score, and what to do.
+    """
+
+    kind: str
+    inputs: tuple[int, ...]
+    evidence: float
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def masking_signs(
+    classifier: Classifier,
+    images: Any,
+    scores: Scores | None = None,
+    attacked: Attacked | Sequence[Attacked] | None = None,
+    *,
+    p: float | str = 2.0,
+    radius: float = 5.0,
+    seed: int = 0,
+    ids: Sequence[int] | None = None,
+) -> tuple[Sign, ...]:
+    """Look for gradient masking around each input; an empty tuple means that no sign was found.
+
+    With `scores`, their norm, radius and ids are used; with `attacked` as well (results of attacks on the same images,
+    in the same order), scores above the smallest distortion are a sign too.
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    >>> masking_signs(Classifier(model), torch.rand(2, 4))
+    ()
+    """
+    if scores is not None and len(scores):
+        p, radius, ids = scores[0].p, scores[0].radius, [score.input for score in scores]
+        if len(scores) != len(images):
+            raise InputError(
+                f"there are {len(scores)} scores for {len(images)} inputs; pass the inputs that were scored"
+            )
+    ball = LpBall(parse_norm(p), radius)
+    subjects = prepare(classifier, images, targets="runner_up", ids=ids, seed=seed)
+    behind = behind_transform(classifier, subjects)
+    shown: dict[str, dict[int, float]] = {kind: {} for kind in _SENTENCES}
+    for subject in subjects:
+        cause = _cause(look(behind, subject, ball, seed))
+        if cause is not None:
+            shown[cause[0]][subject.input_id] = cause[1]
+    signs = [_sign(kind, evidence) for kind, evidence in shown.items() if evidence]
+    if scores is not None and attacked is not None:
+        results = list(attacked) if isinstance(attacked, Sequence) else [attacked]
+        upper = np.min([_distortions(result, classifier.inputs(images), ball.p) for result in results], axis=0)
+        signs += above_attack([score.input for score in scores], scores.values, upper)
+    return tuple(signs)
+
+
+def above_attack(inputs: Sequence[int], values: Array, upper: Array) -> list[Sign]:
+    """A sign if scores lie above the smallest distortion that an attack found; arrays (n,)."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        excess = np.where(values > 0.0, values / upper, 0.0)
+    above = {input_id: float(ratio) for input_id, ratio in zip(inputs, excess, strict=True) if ratio > 1.0 + SLACK}
+    return [_sign("above_attack", above)] if above else []
+
+
+def _distortions(result: Attacked, x: torch.Tensor, p: float) -> Array:
+    if p in NORMS:
+        return np.asarray(getattr(result, NORMS[p]), np.float64)
+    moved = torch.linalg.vector_norm((result.adversarial.to(x) - x).flatten(1).double(), p, dim=1).cpu().numpy()
+    return np.where(result.success, moved, np.inf)
+
+
+def _cause(seen: Seen) -> tuple[str, float] | None:
+    """The first cause that explains what an input shows, and its number."""
+    if seen.flat >= FLAT_SHARE:
+        return "quantised" if seen.levels > 2 else "clipped", seen.flat
+    if seen.margin >= seen.underflow:
+        return "saturated", seen.margin
+    if seen.zero >= ZERO_SHARE:
+        return "zero_gradients", seen.zero
+    if max(seen.along, seen.across) > DISAGREEMENT:
+        return "inconsistent_gradients", max(seen.along, seen.across)
+    return None
+
+
+def _sign(kind: str, shown: dict[int, float]) -> Sign:
+    ids, evidence = tuple(shown), max(shown.values())
+    few = ", ".join(map(str, ids[:5])) + (", ..." if len(ids) > 5 else "")
+    who = f"input {few}" if len(ids) == 1 else f"{len(ids)} inputs ({few})"
+    return Sign(kind, ids, evidence, f"{who}: {_SENTENCES[kind].format(evidence)}")

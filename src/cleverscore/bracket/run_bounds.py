@@ -1,0 +1,193 @@
+"""What attacks and certificates say about the rows of a score: one record per input, target, norm and name.
+
+A record is small and self-contained, so that a run can keep it as soon as it is known and resume without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from cleverscore.attacks.attack import ATTACKS, AttackFunction, attack, attack_name
+from cleverscore.attacks.best_attack import BEST
+from cleverscore.attacks.presets import PRESETS
+from cleverscore.bracket.records import NORMS, Above, Below, Key
+from cleverscore.certificates.certify import certifies_box, certify, check_method
+from cleverscore.errors import InputError, SettingError
+from cleverscore.inputs.targets import takes_smallest
+from cleverscore.models.classifier import Classifier
+from cleverscore.scores.score import Score, Scores
+
+ATTACKED_TOGETHER = 32  # inputs: large enough to fill a batch, small enough that a result is soon on disk
+CERTIFIED_TOGETHER = 8
+
+
+def bracketed(scores: Scores) -> tuple[Score, ...]:
+    """The rows that get bounds: the smallest scores of inputs, or with given targets every row."""
+    smallest = tuple(row for row in scores.rows if takes_smallest(row.target_kind))
+    return smallest or scores.rows
+
+
+def aim(row: Score) -> int | None:
+    """The class that an attack has to reach; None for any other than the predicted one."""
+    return None if takes_smallest(row.target_kind) else row.target
+
+
+def split_attack(name: str) -> tuple[str, str]:
+    """Name and preset of an attack.
+
+    >>> split_attack("cw"), split_attack("ddn:quick")
+    (('cw', 'paper'), ('ddn', 'quick'))
+    """
+    short, _, preset = name.partition(":")
+    return short, preset or "paper"
+
+
+def checked_attacks(names: Sequence[str | AttackFunction], p: float) -> list[str | AttackFunction]:
+    """Attacks by name or as functions, "best" replaced by what is tightest in norm p; refuses what does not exist."""
+    if isinstance(names, str):
+        raise SettingError(f"attacks={names!r}: give a list of names, such as ['{names}']")
+    checked: list[str | AttackFunction] = []
+    for name in names:
+        if not isinstance(name, str):
+            if not callable(name):
+                raise SettingError(f"attack {name!r}: give a name or a function")
+            if attack_name(name) in (*ATTACKS, "best", *(attack_name(other) for other in checked if other is not name)):
+                raise SettingError(f"two attacks are called {attack_name(name)}; results are kept by name: rename one")
+            checked.append(name)
+            continue
+        short, preset = split_attack(name)
+        if preset not in PRESETS or short not in (*ATTACKS, "best"):
+            raise SettingError(
+                f"attack {name!r}: choose one of {', '.join(ATTACKS)} or best, with a preset if you like "
+                f"({', '.join(PRESETS)}), as in ddn:quick"
+            )
+        chosen = BEST if short == "best" else (short,)
+        checked += [each if preset == "paper" else f"{each}:{preset}" for each in chosen]
+    return list(dict.fromkeys(checked))
+
+
+def run_attacks(
+    classifier: Classifier,
+    images: Mapping[int, torch.Tensor],
+    rows: Sequence[Score],
+    names: Sequence[str | AttackFunction],
+    *,
+    seed: int = 0,
+    done: Collection[Key] = (),
+) -> Iterator[list[Above]]:
+    """Attack the inputs of rows, a batch at a time; `images` by input id, `done` is left out."""
+    seen = set(done)
+    for p in dict.fromkeys(row.p for row in rows):
+        for chosen in checked_attacks(names, p):
+            name, run = attack_name(chosen), _norm_of_run(chosen, p)
+            for targeted in (False, True):
+                todo = [
+                    row
+                    for row in rows
+                    if row.p == p
+                    and (aim(row) is not None) == targeted
+                    and (row.input, aim(row), name, run) not in seen
+                ]
+                seen |= {(row.input, aim(row), name, run) for row in todo}
+                for start in range(0, len(todo), ATTACKED_TOGETHER):
+                    part = todo[start : start + ATTACKED_TOGETHER]
+                    yield _attacked(classifier, images, part, chosen, run, seed)
+
+
+def _norm_of_run(chosen: str | AttackFunction, p: float) -> float:
+    """The norm that an attack is run in to bound a score in norm p.
+
+    An attack without a variant for this norm runs in its own, once for all norms, and its step is measured in
+    all three; a preset that ends by refining the result in the norm asked for runs for each.
+    """
+    if not isinstance(chosen, str) or p not in NORMS:
+        return p
+    short, preset = split_attack(chosen)
+    return p if p in ATTACKS[short] or PRESETS[preset][short].refine else ATTACKS[short][0]
+
+
+def _attacked(
+    classifier: Classifier,
+    images: Mapping[int, torch.Tensor],
+    rows: Sequence[Score],
+    chosen: str | AttackFunction,
+    p: float,
+    seed: int,
+) -> list[Above]:
+    x = torch.stack([images[row.input] for row in rows])
+    short, preset = split_attack(chosen) if isinstance(chosen, str) else (chosen, "paper")
+    targets = None if aim(rows[0]) is None else [row.target for row in rows]
+    result = attack(classifier, x, short, p=p, targets=targets, preset=preset, seed=seed)
+    steps = (result.adversarial.to(x) - x).flatten(1).double()
+    lengths = torch.linalg.vector_norm(steps, p, dim=1).cpu().numpy()
+    return [
+        Above(
+            input=row.input,
+            target=aim(row),
+            name=attack_name(chosen),
+            p=p,
+            found=int(result.found[i]),
+            distortion=float(lengths[i]) if result.success[i] else math.inf,
+            l1=float(result.l1[i]),
+            l2=float(result.l2[i]),
+            linf=float(result.linf[i]),
+            seconds=result.seconds / len(rows),
+        )
+        for i, row in enumerate(rows)
+    ]
+
+
+def run_certificates(
+    classifier: Classifier,
+    images: Mapping[int, torch.Tensor],
+    rows: Sequence[Score],
+    method: str,
+    *,
+    region: str = "ball",
+    done: Collection[Key] = (),
+) -> Iterator[list[Below]]:
+    """Certify the inputs of rows up to the radius of their scores, a batch at a time; `done` is left out.
+
+    A method that cannot leave out what is outside the box certifies the whole ball, which holds in the box as well.
+    """
+    check_method(classifier, method)
+    groups = dict.fromkeys((row.p, row.radius, row.target_kind) for row in rows)
+    for p, radius, kind in groups:
+        todo = [
+            row
+            for row in rows
+            if (row.p, row.radius, row.target_kind) == (p, radius, kind)
+            and (row.input, aim(row), method, p) not in done
+        ]
+        counted = region if certifies_box(method, p) else "ball"
+        for start in range(0, len(todo), CERTIFIED_TOGETHER):
+            part = todo[start : start + CERTIFIED_TOGETHER]
+            x = torch.stack([images[row.input] for row in part])
+            targets = kind if takes_smallest(kind) else [[row.target] for row in part]
+            found = certify(classifier, x, p=p, targets=targets, method=method, limit=radius, region=counted)
+            yield [
+                Below(row.input, aim(row), method, p, float(found.radius[i]), found.seconds / len(part))
+                for i, row in enumerate(part)
+            ]
+
+
+def images_by_id(classifier: Classifier, images: torch.Tensor, scores: Scores) -> dict[int, torch.Tensor]:
+    """The input of each id in `scores`, which hold them in the same order; refuses other inputs."""
+    predicted = {head.input: head.predicted for head in scores}
+    if len(predicted) != len(images):
+        raise InputError(
+            f"there are {len(images)} inputs and scores of {len(predicted)}; pass the inputs that were scored, in order"
+        )
+    with torch.no_grad():
+        now = np.array([int(classifier.logits(x[None]).argmax()) for x in images])
+    for i, (input_id, before) in enumerate(predicted.items()):
+        if now[i] != before:
+            raise InputError(
+                f"input {input_id} was predicted {before} when it was scored and is {now[i]} here; pass the classifier "
+                "and the inputs that were scored, in the same order"
+            )
+    return dict(zip(predicted, images, strict=True))

@@ -1,0 +1,78 @@
+"""A bracket in words: the table, and what a reader should know before relying on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cleverscore.norms import norm_name
+from cleverscore.scores.tables import interval_words
+from cleverscore.scores.text_table import number, table
+
+if TYPE_CHECKING:
+    from cleverscore.bracket.bracket import Bracket
+
+
+def bracket_table(bracket: Bracket) -> str:
+    """One line per bracketed row: proof, score, attack."""
+    labelled = any(row.label is not None for row in bracket.rows)
+    headers = ["input", *(["label"] if labelled else []), "predicted", "target", "norm", "margin"]
+    headers += ["certified", "score", "95% interval", "upper", "attack", "fit"]
+    consistent = bracket.consistent
+    lines = []
+    for i, row in enumerate(bracket.rows):
+        label = ["-" if row.label is None else f"{row.label}{'' if row.correct else ' *'}"] if labelled else []
+        mark = "" if consistent[i] or np.isnan(row.value) else " !"
+        lines.append(
+            [
+                str(row.input),
+                *label,
+                str(row.predicted),
+                str(row.target),
+                norm_name(row.p),
+                number(row.margin),
+                number(float(bracket.lower[i])),
+                (">=" if row.capped else "") + number(row.value) + mark,
+                "-" if row.profile is not None else interval_words(row),
+                number(float(bracket.upper[i])),
+                bracket.attack[i] or "-",
+                row.outcome.value,
+            ]
+        )
+    return table(headers, lines)
+
+
+def bracket_summary(bracket: Bracket) -> str:
+    """Per norm: how often the score is above the best attack, the median gap, and how much was certified."""
+    lines = []
+    for p in sorted({row.p for row in bracket.rows}):
+        part = bracket.of_norm(p)
+        words = []
+        attacked = int(np.isfinite(part.upper).sum())
+        if attacked:
+            words.append(
+                f"score above the best attack for {int(part.violated.sum())} of {attacked} rows "
+                f"({part.violation_rate:.0%}), median gap (upper - score) / upper {part.median_gap:.2f}"
+            )
+        failed = int(np.isinf(part.upper).sum())
+        if failed:
+            words.append(f"no attack succeeded for {failed}")
+        known = ~np.isnan(part.lower)
+        if known.any():
+            median = number(float(np.median(part.lower[known])))
+            words.append(f"certified above 0 for {part.certified_share:.0%}, median {median}")
+        if words:
+            lines.append(f"norm {norm_name(p)}: {'; '.join(words)}")
+    above, below = int(bracket.violated.sum()), int(bracket.loose.sum())
+    if above:
+        lines.append(f"! above ({above}): an attack got closer than the score says; believe the attack")
+    if below:
+        lines.append(f"! below ({below}): more is proved than the score estimates; believe the certificate")
+    crossed = int((bracket.lower > bracket.upper * (1.0 + 1e-3)).sum())
+    if crossed:
+        lines.append(
+            f"! crossed ({crossed}): an attack lies inside a certified radius, so one of them is wrong; check that the "
+            "model computes the same in every call, and report it"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Radii within which the prediction is proved."""

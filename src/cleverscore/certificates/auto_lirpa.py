@@ -1,0 +1,64 @@
+"""CROWN by auto_LiRPA, for users who have it: it bounds more kinds of layers than this package."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from cleverscore.certificates.crown_radius import gradient_norms
+from cleverscore.certificates.radius_search import Track, largest_radii
+from cleverscore.certificates.request import MARGIN_ROUNDING, Asked, Floats, objectives
+from cleverscore.errors import CertificateError, MissingExtraError
+from cleverscore.inputs.examples import Subject
+from cleverscore.models.classifier import Classifier
+
+
+class _Logits(torch.nn.Module):
+    """A classifier's logits as a module, preprocessing inside."""
+
+    def __init__(self, classifier: Classifier) -> None:
+        super().__init__()
+        self.module, self.classifier = classifier.module, classifier
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits (n, K)."""
+        return self.classifier.logits(x)
+
+
+def auto_lirpa_radii(classifier: Classifier, subjects: list[Subject], asked: Asked) -> list[Floats]:
+    """Certified radii (T,) of each input, by the library's CROWN and the same search."""
+    try:
+        from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
+    except ImportError:
+        raise MissingExtraError(
+            "method='auto-lirpa' needs auto_LiRPA, which is not installed; install it from its repository "
+            "(github.com/Verified-Intelligence/auto_LiRPA), or use method='crown'"
+        ) from None
+    x = torch.stack([subject.x for subject in subjects])
+    try:
+        bounded = BoundedModule(_Logits(classifier), x[:1], device=classifier.device)
+    except Exception as error:  # the library has no common error class
+        raise CertificateError(f"auto_LiRPA cannot bound {classifier.name}: {error}") from error
+    logits = classifier.logits(x)
+    hidden = (MARGIN_ROUNDING * torch.finfo(x.dtype).eps * logits.abs().amax(1)).double().cpu().numpy()
+    radii = []
+    for i, subject in enumerate(subjects):
+        rows = objectives(subject, logits.shape[1])
+        margins = (rows @ logits[i].double()).cpu().numpy() - hidden[i]
+        slopes = gradient_norms(classifier, subject, asked.p)
+        parts = [range(len(rows))] if asked.smallest else [range(j, j + 1) for j in range(len(rows))]
+        found = np.zeros(len(rows))
+        for part in parts:
+            chosen = rows[list(part)][None].to(x.dtype)
+
+            def look(some: list[int], at: Floats) -> list[Floats]:
+                ball = PerturbationLpNorm(norm=asked.p, eps=float(at[0]))
+                point = BoundedTensor(x[i : i + 1], ball)  # noqa: B023
+                low, _ = bounded.compute_bounds(x=(point,), C=chosen, method="CROWN", bound_upper=False)  # noqa: B023
+                return [low[0].detach().double().cpu().numpy() - hidden[i]]  # noqa: B023
+
+            track = Track(margins[list(part)], slopes[list(part)], asked.limit, asked.precision)
+            largest_radii([track], look, together=1)
+            found[list(part)] = track.best if asked.smallest else track.low
+        radii.append(found)
+    return radii

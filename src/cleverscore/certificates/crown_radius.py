@@ -1,0 +1,102 @@
+"""Radii by CROWN: the search for the largest ball over which every margin's lower bound stays positive."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from cleverscore.certificates.crown import Bounder, Region
+from cleverscore.certificates.linear_layers import Convolution
+from cleverscore.certificates.radius_search import Track, largest_radii
+from cleverscore.certificates.request import Asked, Floats, hidden_by_rounding, margins, objectives, stacked
+from cleverscore.certificates.tracing import Graph, trace
+from cleverscore.inputs.examples import Subject
+from cleverscore.models.classifier import Classifier
+from cleverscore.models.input_box import box_of
+from cleverscore.norms import dual_exponent
+
+# Values of all layers for the inputs that a thread bounds at once. Small networks want many inputs, so that calls are
+# few; the rows of large ones fill the cache with one.
+TOGETHER_NUMBERS = 2**18
+
+
+def crown_radii(classifier: Classifier, subjects: list[Subject], asked: Asked) -> list[Floats]:
+    """Certified radii (T,) of each input for each of its targets."""
+    shape = tuple(subjects[0].x.shape)
+    exact = trace(classifier, shape, torch.float64)
+    num_classes = exact.nodes[-1].shape[0]
+    found = margins(classifier, exact, subjects)
+    bounder = make_bounder(classifier, exact, shape)
+    if exact.affine[-1] and asked.region == "ball":
+        return [
+            np.where(
+                margin > 0,
+                np.minimum(margin / _norms(bounder, objectives(subject, num_classes), asked.p), asked.limit),
+                0,
+            )
+            for subject, margin in zip(subjects, found, strict=True)
+        ]
+    if asked.smallest:
+        pairs = [(i, subject) for i, subject in enumerate(subjects)]
+    else:  # every target has a radius of its own, so it is searched for on its own
+        pairs = [(i, replace(s, targets=(j,), margins=(m,))) for i, s in enumerate(subjects)
+                 for j, m in zip(s.targets, s.margins, strict=True)]  # fmt: skip
+        found = [margin[k : k + 1] for margin in found for k in range(len(margin))]
+    tracks = [
+        Track(margin, gradient_norms(classifier, subject, asked.p), asked.limit, asked.precision, len(bounder.users))
+        for margin, (_, subject) in zip(found, pairs, strict=True)
+    ]
+    x = stacked(subjects)
+    hidden = hidden_by_rounding(classifier, exact, subjects)
+    rows = [objectives(subject, num_classes) for _, subject in pairs]
+    box = box_of(asked.region, classifier.bounds)
+
+    @torch.no_grad()
+    def look(some: list[int], radii: Floats) -> list[Floats]:
+        which = [pairs[i][0] for i in some]
+        counts = [len(rows[i]) for i in some]
+        owner = torch.repeat_interleave(torch.tensor(counts)).to(x.device)
+        region = Region(x[which], torch.from_numpy(radii).to(x.device), dual_exponent(asked.p), box)
+        bounds = bounder.margins(region, torch.cat([rows[i] for i in some]), owner) - hidden[which][owner]
+        return [part.cpu().numpy() for part in torch.split(bounds, counts)]
+
+    if box is None:
+        bounder.prepare(dual_exponent(asked.p))
+    together = max(1, TOGETHER_NUMBERS // sum(math.prod(node.shape) for node in exact.nodes))
+    largest_radii(tracks, look, together=together, workers=asked.workers)
+    if asked.smallest:
+        return [np.maximum(track.best, track.low) for track in tracks]
+    radii = [track.low for track in tracks]
+    ends = np.cumsum([len(subject.targets) for subject in subjects])[:-1]
+    return np.split(np.array(radii), ends)
+
+
+def make_bounder(classifier: Classifier, exact: Graph, shape: tuple[int, ...]) -> Bounder:
+    """Single precision for the many rows of convolutional networks, whose rounding is added to the bounds."""
+    single = any(isinstance(node.operation, Convolution) for node in exact.nodes) and classifier.dtype != torch.float64
+    if not single:
+        return Bounder(exact, exact, torch.float64)
+    return Bounder(exact, trace(classifier, shape, torch.float32), torch.float32)
+
+
+def _norms(bounder: Bounder, rows: torch.Tensor, p: float) -> Floats:
+    """||gradient||_q of affine margins."""
+    nothing = torch.zeros(1, *bounder.exact.nodes[0].shape, dtype=torch.float64, device=rows.device)
+    region = Region(nothing, torch.ones(1, dtype=torch.float64, device=rows.device), dual_exponent(p))
+    owner = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    offset = rows @ bounder.exact.forward(nothing)[-1][0]
+    norms = offset - bounder.margins(region, rows, owner)
+    return norms.clamp_min(torch.finfo(torch.float64).tiny).cpu().numpy()
+
+
+def gradient_norms(classifier: Classifier, subject: Subject, p: float) -> Floats:
+    """||grad(f_c - f_j)(x0)||_q for each target: how fast a margin can fall at first."""
+    rows = objectives(subject, int(classifier.logits(subject.x[None]).shape[1])).to(subject.x.dtype)
+    x = subject.x.expand(len(rows), *subject.x.shape).clone().requires_grad_(True)
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad((classifier.logits(x) * rows).sum(), x)
+    norms = torch.linalg.vector_norm(gradient.double().flatten(1), dual_exponent(p), dim=1)
+    return norms.clamp_min(1e-12).cpu().numpy()  # type: ignore[no-any-return]

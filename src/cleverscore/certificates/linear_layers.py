@@ -1,0 +1,211 @@
+"""Affine layers: what bound propagation needs to know of y = A x + b.
+
+forward    A x + b                       magnitude  |A| x, for intervals and operator norms
+backward   rows of A, from rows on the output to rows on the input
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch.nn import functional
+
+from cleverscore.certificates.linear_forms import Rows
+
+FEW_CHANNELS = 4
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Affine:
+    """An affine function of one node whose matrix has no negative entry, given by the function itself.
+
+    Reshapes, averages and the like: the transposed matrix comes from automatic differentiation.
+    """
+
+    def __init__(self, function: Function, shape: tuple[int, ...], like: torch.Tensor) -> None:
+        self.function = function
+        self.shape, self.like = shape, like  # of the input; a tensor of the right type and device
+        with torch.no_grad():
+            offset = function(torch.zeros(1, *shape, dtype=like.dtype, device=like.device))[0]
+        self.offset = offset if bool(offset.any()) else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A x + b for x (n, *shape)."""
+        return self.function(x)
+
+    def magnitude(self, x: torch.Tensor) -> torch.Tensor:
+        """|A| x for x (n, *shape)."""
+        y = self.function(x)
+        return y if self.offset is None else y - self.offset
+
+    def transposed(self, values: torch.Tensor) -> torch.Tensor:
+        """A^T v for whole rows v (R, *output shape)."""
+        return transposed(self.function, values, self.shape)
+
+    def added(self, rows: Rows) -> torch.Tensor | float:
+        """What the offset adds to rows over the output: (R,)."""
+        if self.offset is None:
+            return 0.0
+        return (rows.values * rows.local(self.offset[None])).flatten(1).sum(1)
+
+    def backward(self, rows: Rows, shape: tuple[int, ...]) -> Rows:
+        """Rows over the input from rows over the output, whose shape is `shape`."""
+        dense = rows.dense(shape)
+        return Rows(self.transposed(dense.values), dense.owner)
+
+
+def transposed(function: Function, values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """A^T v of an affine function of inputs of `shape`, by automatic differentiation."""
+    with torch.enable_grad():
+        x = torch.zeros(len(values), *shape, dtype=values.dtype, device=values.device, requires_grad=True)
+        (found,) = torch.autograd.grad(function(x), x, values)
+    return found
+
+
+class Weighted(Affine):
+    """A layer with weights of any sign: `absolute` is the same layer with |weights| and without offset."""
+
+    def __init__(self, function: Function, absolute: Function, shape: tuple[int, ...], like: torch.Tensor) -> None:
+        super().__init__(function, shape, like)
+        self.absolute = absolute
+
+    def magnitude(self, x: torch.Tensor) -> torch.Tensor:
+        """|A| x for x (n, *shape)."""
+        return self.absolute(x)
+
+
+class Dense(Weighted):
+    """A matrix on the last axis."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, shape: tuple[int, ...]) -> None:
+        self.weight = weight
+        super().__init__(
+            lambda x: functional.linear(x, weight, bias), lambda x: functional.linear(x, weight.abs()), shape, weight
+        )
+
+    def transposed(self, values: torch.Tensor) -> torch.Tensor:
+        """A^T v."""
+        return values @ self.weight
+
+
+class Scale(Weighted):
+    """slope * x + shift, number by number: preprocessing, batch normalisation, constants."""
+
+    def __init__(self, slope: torch.Tensor, shift: torch.Tensor, shape: tuple[int, ...]) -> None:
+        self.slope, self.shift = (values.expand(1, *shape) for values in (slope, shift))
+        super().__init__(lambda x: self.slope * x + self.shift, lambda x: self.slope.abs() * x, shape, slope)
+
+    def transposed(self, values: torch.Tensor) -> torch.Tensor:
+        """A^T v."""
+        return values * self.slope
+
+    def backward(self, rows: Rows, shape: tuple[int, ...]) -> Rows:
+        """The rows times the slopes, window by window."""
+        return replace(rows, values=rows.values * rows.local(self.slope))
+
+
+class Convolution(Weighted):
+    """A two-dimensional convolution with zero padding."""
+
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        shape: tuple[int, ...],
+        *,
+        stride: tuple[int, int],
+        padding: tuple[int, int],
+        dilation: tuple[int, int],
+        groups: int,
+    ) -> None:
+        self.weight, self.bias, self.groups = weight, bias, groups
+        self.stride, self.padding, self.dilation = stride, padding, dilation
+        self.inside = torch.ones(1, *shape, dtype=weight.dtype, device=weight.device)
+
+        def convolve(x: torch.Tensor, kernel: torch.Tensor, constant: torch.Tensor | None) -> torch.Tensor:
+            return functional.conv2d(x, kernel, constant, stride, padding, dilation, groups)
+
+        super().__init__(lambda x: convolve(x, weight, bias), lambda x: convolve(x, weight.abs(), None), shape, weight)
+
+    def added(self, rows: Rows) -> torch.Tensor | float:
+        """What the bias adds; it is the same at every place."""
+        return 0.0 if self.bias is None else rows.values.sum((2, 3)) @ self.bias
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """Side lengths of the rectangle that one output sees."""
+        high, wide = self.weight.shape[2:]
+        return self.dilation[0] * (high - 1) + 1, self.dilation[1] * (wide - 1) + 1
+
+    def transposed(self, values: torch.Tensor) -> torch.Tensor:
+        """A^T v."""
+        # Without padding, then cut: output_padding would cover only what the stride left over.
+        full = self._spread(values)
+        down, across = self.padding
+        high, wide = self.shape[1:]
+        missing = (max(0, down + high - full.shape[2]), max(0, across + wide - full.shape[3]))
+        full = functional.pad(full, (0, missing[1], 0, missing[0])) if any(missing) else full
+        return full[:, :, down : down + high, across : across + wide]
+
+    def _spread(self, values: torch.Tensor) -> torch.Tensor:
+        """The transposed convolution, before the padding is cut off."""
+        if self.groups == 1 and self.weight.shape[1] <= FEW_CHANNELS:
+            # Libraries are tuned for many channels; one product and a fold are two to three times faster here.
+            size = tuple(
+                (n - 1) * step + reach for n, step, reach in zip(values.shape[2:], self.stride, self.reach, strict=True)
+            )
+            columns = self.weight.flatten(1).T @ values.flatten(2)
+            return functional.fold(columns, size, self.weight.shape[2:], stride=self.stride, dilation=self.dilation)
+        # Channels-last convolutions are twice as fast, which pays for the copies.
+        spread = functional.conv_transpose2d(
+            values.contiguous(memory_format=torch.channels_last),
+            self.weight.contiguous(memory_format=torch.channels_last),
+            stride=self.stride,
+            dilation=self.dilation,
+            groups=self.groups,
+        )
+        return spread.contiguous()
+
+    def backward(self, rows: Rows, shape: tuple[int, ...]) -> Rows:
+        """Rows on larger windows; places in the padding carry no coefficient."""
+        if rows.corner is None:
+            return Rows(self.transposed(rows.values), rows.owner)
+        spread = rows.moved(self._spread(rows.values), stride=self.stride, padding=self.padding)
+        if any(self.padding):
+            spread = replace(spread, values=spread.values * spread.local(self.inside))
+        return spread.trimmed(self.shape)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The sum of nodes with signs, all of the same shape."""
+
+    signs: tuple[float, ...]
+
+    def __call__(self, given: list[torch.Tensor]) -> torch.Tensor:
+        """Their sum."""
+        return sum((sign * value for sign, value in zip(self.signs, given, strict=True)), torch.zeros_like(given[0]))
+
+    def backward(self, rows: Rows) -> list[Rows]:
+        """The same rows for every summand."""
+        return [replace(rows, values=sign * rows.values) for sign in self.signs]
+
+
+@dataclass(frozen=True)
+class Concat:
+    """Nodes side by side along an axis (the batch axis is 0), with their sizes there."""
+
+    axis: int
+    sizes: tuple[int, ...]
+
+    def __call__(self, given: list[torch.Tensor]) -> torch.Tensor:
+        """All of them."""
+        return torch.cat(given, self.axis)
+
+    def backward(self, rows: Rows, shape: tuple[int, ...]) -> list[Rows]:
+        """Each node gets its part; windows may be split by channel only."""
+        if self.axis != 1:
+            rows = rows.dense(shape)
+        return [replace(rows, values=part) for part in torch.split(rows.values, list(self.sizes), self.axis)]

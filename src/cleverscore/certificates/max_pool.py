@@ -1,0 +1,118 @@
+"""Maximum pooling between two linear functions of its inputs.
+
+Let m be the input with the largest lower bound l_m of a window. Below: y >= x_m. Above, whichever is lower at the
+middle: y <= the largest upper bound, or y <= l_m + sum_j (u_j - l_m) / (u_j - l_j) (x_j - l_j) over all j with
+u_j > l_m, which is a chord over each max(x_j - l_m, 0). Where only m can win, both are x_m itself.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional
+
+from cleverscore.certificates.linear_forms import Rows
+
+
+class Planes(NamedTuple):
+    """Slopes (T, n, *shape) for the T places of a window, below and above; shift (n, *shape) above."""
+
+    below: torch.Tensor
+    above: torch.Tensor
+    shift: torch.Tensor
+
+
+@dataclass(frozen=True)
+class MaxPool:
+    """Windows of two-dimensional maximum pooling over maps of `shape`."""
+
+    shape: tuple[int, ...]
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """Side lengths of the rectangle that one output sees."""
+        return tuple(d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True))  # type: ignore[return-value]
+
+    @property
+    def shares(self) -> int:
+        """In how many windows one input can be."""
+        return math.prod(-(-reach // step) for reach, step in zip(self.reach, self.stride, strict=True))
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """The largest value of each window."""
+        return functional.max_pool2d(x, self.kernel, self.stride, self.padding, self.dilation)
+
+    def _places(self) -> list[tuple[int, int]]:
+        down, across = self.dilation
+        return [(down * i, across * j) for i in range(self.kernel[0]) for j in range(self.kernel[1])]
+
+    def patches(self, x: torch.Tensor) -> torch.Tensor:
+        """(T, n, C, h, w): what the T places of each window hold, -inf in the padding."""
+        down, across = self.padding
+        padded = functional.pad(x, (across, across, down, down), value=-math.inf)
+        high, wide = (
+            (side - reach) // step + 1
+            for side, reach, step in zip(padded.shape[2:], self.reach, self.stride, strict=True)
+        )
+        (s, t) = self.stride
+        return torch.stack(
+            [padded[:, :, i : i + (high - 1) * s + 1 : s, j : j + (wide - 1) * t + 1 : t] for i, j in self._places()]
+        )
+
+    def open(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+        """Inputs that can be the largest of a window in which another one can be too."""
+        lows, highs = self.patches(low), self.patches(high)
+        rivals = highs > lows.amax(0)
+        wanted = (rivals & (rivals.sum(0) > 1)).to(low.dtype)
+        return self._folded(list(wanted), low.shape[2:]) > 0
+
+    def planes(self, low: torch.Tensor, high: torch.Tensor) -> Planes:
+        """Linear functions below and above, for inputs in [low, high]."""
+        lows, highs = self.patches(low), self.patches(high)
+        best, winner = lows.max(0)
+        below = torch.zeros_like(lows).scatter_(0, winner[None], 1.0)
+        width = highs - lows
+        # A rival has u_j > l_m >= l_j, so its width is positive; m itself has slope 1, also where it is exact.
+        rival = (highs > best) & (below == 0)
+        above = torch.where(rival, (highs - best) / torch.where(rival, width, 1.0), below)
+        shift = best - torch.where(above > 0, above * torch.where(above > 0, lows, 0.0), 0.0).sum(0)
+        top = highs.amax(0)
+        middle = torch.where(above > 0, above * torch.where(above > 0, 0.5 * (lows + highs), 0.0), 0.0).sum(0) + shift
+        flat = rival.any(0) & (top < middle)
+        return Planes(below, torch.where(flat, 0.0, above), torch.where(flat, top, shift))
+
+    def _folded(self, parts: list[torch.Tensor], size: torch.Size | tuple[int, int]) -> torch.Tensor:
+        """Sum of T maps of windows at the places of the maps of `size` that they came from."""
+        down, across = self.padding
+        (s, t), (high, wide) = self.stride, parts[0].shape[2:]
+        full = parts[0].new_zeros(*parts[0].shape[:2], size[0] + 2 * down, size[1] + 2 * across)
+        for (i, j), part in zip(self._places(), parts, strict=True):
+            full[:, :, i : i + (high - 1) * s + 1 : s, j : j + (wide - 1) * t + 1 : t] += part
+        return full[:, :, down : down + size[0], across : across + size[1]]
+
+    def backward(self, rows: Rows, planes: Planes) -> tuple[Rows, torch.Tensor]:
+        """Rows below over the inputs, and what the shifts add to each row (R,)."""
+        positive, negative = rows.values.clamp_min(0.0), rows.values.clamp_max(0.0)
+        bias = (negative * rows.local(planes.shift)).flatten(1).sum(1)
+        parts = [
+            positive * rows.local(below) + negative * rows.local(above)
+            for below, above in zip(planes.below, planes.above, strict=True)
+        ]
+        if rows.corner is None:
+            return Rows(self._folded(parts, self.shape[1:]), rows.owner), bias  # type: ignore[arg-type]
+        sides = [
+            (w - 1) * step + reach
+            for w, step, reach in zip(rows.values.shape[2:], self.stride, self.reach, strict=True)
+        ]
+        (s, t), (high, wide) = self.stride, rows.values.shape[2:]
+        full = rows.values.new_zeros(*rows.values.shape[:2], *sides)
+        for (i, j), part in zip(self._places(), parts, strict=True):
+            full[:, :, i : i + (high - 1) * s + 1 : s, j : j + (wide - 1) * t + 1 : t] += part
+        return rows.moved(full, stride=self.stride, padding=self.padding).trimmed(self.shape), bias

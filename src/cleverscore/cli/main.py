@@ -1,0 +1,273 @@
+"""The command line: parse, call, print. Results go to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cleverscore import __version__
+from cleverscore.cli.results import compare, gate, note, report
+from cleverscore.cli.score import INTERRUPTED, classifier_options, run_score
+from cleverscore.errors import CleverError
+
+
+def main() -> None:
+    """Run the program; every error a user can cause is one sentence and exit code 2."""
+    warnings.showwarning = _show_warning
+    try:
+        program.main(standalone_mode=False, obj={"command": shlex.join(["cleverscore", *sys.argv[1:]])})
+    except CleverError as error:
+        note(f"error: {error}")
+        sys.exit(2)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        if len(sys.argv) == 1:
+            error.show()  # nothing was asked for: the help
+        else:
+            note(f"error: {error.format_message()}" + (f" (options: {context.command_path} --help)" if context else ""))
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        note("interrupted")
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # the reader of our output has seen enough
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    # Libraries' own deprecation notices are not for the people who run this program.
+    if not issubclass(category, (DeprecationWarning, FutureWarning)):
+        note(f"warning: {message}")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, package_name="cleverscore")
+def program() -> None:
+    """CLEVER: how far an input must be moved before a neural network changes its mind, without attacking it.
+
+    Start with:  cleverscore demo
+    """
+
+
+def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that say how a model is to be understood."""
+    for option in reversed(
+        (
+            click.option("--bounds", metavar="LOW,HIGH", help="Smallest and largest valid input value, such as 0,1."),
+            click.option(
+                "--mean", metavar="M[,M...]", help="Subtracted from the inputs, one value or one per channel."
+            ),
+            click.option("--std", metavar="S[,S...]", help="Inputs are divided by this, one value or one per channel."),
+            click.option("--outputs", type=click.Choice(["logits", "probabilities"]), help="What the model gives."),
+            click.option("--device", help="Where to compute, such as cuda or cpu.  [default: where the model is]"),
+            click.option(
+                "--allow-pickle", is_flag=True, help="Load pickled models, which can run any code: if you trust them."
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@program.command(short_help="Score MODEL on DATA into a run directory.")
+@click.argument("model")
+@click.argument("data")
+@click.option(
+    "--norm", "norms", multiple=True, metavar="P", help="Norm: 1, 2, inf or any p >= 1; repeatable.  [default: 2]"
+)
+@click.option(
+    "--targets",
+    default="untargeted",
+    show_default=True,
+    help="untargeted, top:N (the N likeliest), runner_up, least_likely, random, all, or classes such as 3,5.",
+)
+@click.option(
+    "--radius",
+    "radii",
+    multiple=True,
+    metavar="[NORM=]X",
+    help="Radius of the ball that is sampled, for all norms or, as in inf=0.3, for one; repeatable.  [default: 5, "
+    "released-code: 3]",
+)
+@click.option("--blocks", type=int, default=500, show_default=True, help="Number of block maxima (N_b).")
+@click.option("--block-size", type=int, default=1024, show_default=True, help="Gradients per block (N_s).")
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same scores.")
+@click.option(
+    "--method",
+    default="paper",
+    show_default=True,
+    help="paper, sharp (search for the largest falls of the margin), or released-code (the authors' program).",
+)
+@click.option(
+    "--tolerance",
+    type=float,
+    metavar="SHARE",
+    help="Stop where a score will hardly move by more than this share (0.05), and give no more gradients to classes "
+    "that cannot be the nearest; 0 does only the latter. The sharp method does not use it.",
+)
+@click.option(
+    "--budget",
+    metavar="AMOUNT",
+    help="End after so many gradients (2000000) or so much time (90s, 10m, 2h); 10 blocks are drawn in any case.",
+)
+@click.option(
+    "--penalty",
+    type=click.FloatRange(min=0.0),
+    metavar="WEIGHT",
+    help="Weight of (scale / range)^2 in the tail fit, which keeps end-points finite: a larger one gives larger scores "
+    "where the maxima show no end-point; 0 is the plain likelihood.  [default: 0.01, as in the authors' program]",
+)
+@click.option(
+    "--region",
+    type=click.Choice(["ball", "box"]),
+    default="ball",
+    show_default=True,
+    help="Count every point of the ball, or only moves that keep the input within --bounds (box).",
+)
+@click.option(
+    "--attack",
+    "attacks",
+    multiple=True,
+    metavar="NAME",
+    help="Attack beside the score: cw, ddn, fmn, ead, ifgsm, descent, or best; NAME:quick, NAME:default or NAME:long "
+    "for another effort; repeatable. Can be added to a run later.",
+)
+@click.option(
+    "--certify",
+    "certificates",
+    multiple=True,
+    metavar="METHOD",
+    help="Certify beside the score: crown, local-lipschitz, norm-product, or auto-lirpa where it is installed; "
+    "repeatable. Can be added to a run later.",
+)
+@click.option("--index", metavar="ROWS", help="Rows of the data, such as 3,17,40-49.")
+@click.option("--limit", type=click.IntRange(min=1), help="Score the first inputs only.")
+@click.option("--correct-only", is_flag=True, help="Take inputs that the model gets right; --limit counts only those.")
+@click.option("--skip-misclassified", is_flag=True, help="Leave misclassified inputs out, as the paper does.")
+@click.option("--chunk-size", type=int, help="Points per forward pass.  [default: what memory allows]")
+@click.option("--workers", type=int, help="Threads, or actors with --executor ray.  [default: one per core]")
+@click.option(
+    "--executor",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Compute on this machine or on a Ray cluster; the scores are the same.",
+)
+@click.option("--processes", type=int, metavar="N", help="Compute in N processes of one thread instead of threads.")
+@click.option(
+    "--ray-address", metavar="ADDRESS", help="Cluster to use, such as auto or HOST:6379.  [default: a new one]"
+)
+@click.option("--ray-gpus", type=float, metavar="N", help="GPUs per actor.  [default: 1 where the cluster has any]")
+@click.option(
+    "--shard-seconds", type=float, default=20.0, show_default=True, help="About how long a piece of work takes."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Run directory.  [default: runs/MODEL-HASH]")
+@click.option("--fresh", is_flag=True, help="Start over if the run directory holds a run.")
+@_model_options
+def score(**options: Any) -> None:
+    """Score MODEL on DATA. The same command again resumes.
+
+    MODEL is zoo:NAME, package.module:factory[?weights=file.safetensors], an ONNX, TorchScript or torch.export file, or
+    a Hugging Face folder. DATA is zoo:mnist, an npz file with arrays x and y, an npy, safetensors or csv file
+    (file.csv?label=COLUMN), a folder of pictures, a saved Hugging Face data set, mnist:FOLDER or cifar10:FOLDER.
+    """
+    run_score(**options)
+
+
+@program.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--targets", "all_targets", is_flag=True, help="One line per target class, not per input.")
+def show(run: Path, all_targets: bool) -> None:
+    """Print the table of RUN again."""
+    from cleverscore.runs.results import describe_run, no_collection, stored_bracket, stored_scores, what_is_missing
+    from cleverscore.runs.store import Store
+
+    with no_collection(), Store.open(run) as store:
+        scores = stored_scores(store, maxima=False)
+        bracket = stored_bracket(store, scores)
+        note(describe_run(store))
+        unfinished = what_is_missing(store)
+        if unfinished is not None:
+            note(unfinished)
+    if not len(scores):
+        note(f"{run} holds no finished input yet")
+        return
+    click.echo(scores.every_target() if all_targets else str(scores if bracket is None else bracket))
+
+
+@program.command(short_help="Write RUN as CSV, JSON, Parquet or model card.")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["csv", "json", "parquet", "card"]),
+    default="csv",
+    show_default=True,
+    help="Rows as csv, json or parquet, or a section for a model card.",
+)
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: stdout]")
+def export(run: Path, form: str, out: Path | None) -> None:
+    """Write the rows of RUN, one per input and target, for other programs; or a section for a model card (card)."""
+    from cleverscore.reporting.export import write
+    from cleverscore.runs.results import no_collection
+    from cleverscore.runs.store import Store
+
+    with no_collection(), Store.open(run) as store:
+        write(store, form, out)
+    if out is not None:
+        note(f"written: {out}")
+
+
+@program.command(short_help="Say what was understood of MODEL and of DATA.")
+@click.argument("model")
+@click.argument("data", required=False)
+@_model_options
+def inspect(model: str, data: str | None, **options: Any) -> None:
+    """Say what was understood of MODEL: classes, input, box, preprocessing, layers; accuracy and cost on DATA."""
+    from cleverscore.loading.dataset import open_data
+    from cleverscore.loading.models import load_model
+    from cleverscore.reporting.inspection import describe
+
+    classifier = load_model(model, **classifier_options(**options))
+    click.echo(describe(classifier, None if data is None else open_data(data, classifier)))
+
+
+@program.command(short_help="Score ten shipped digits: table, plots, report.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("demo"),
+    show_default=True,
+    help="Folder for the run and its plots.",
+)
+@click.option("--model", default="zoo:mnist-mlp", show_default=True, help="Any MODEL for MNIST images.")
+def demo(out: Path, model: str) -> None:
+    """Score ten shipped digits with the shipped network: a table here, plots and a report in a folder."""
+    from cleverscore.reporting.demo import BLOCK_SIZE, BLOCKS, IMAGES, TOLERANCE, write_plots
+    from cleverscore.reporting.html.report import write_report
+    from cleverscore.runs.store import Store
+
+    note(
+        f"{model} on {IMAGES} MNIST test images, every other class as a target, at most {BLOCKS} blocks of "
+        f"{BLOCK_SIZE} points each"
+    )
+    scores = run_score(
+        model=model, data="zoo:mnist", norms=("2", "inf"), targets="untargeted", index=None, limit=IMAGES,
+        skip_misclassified=False, chunk_size=None, workers=None, out=out, fresh=False, blocks=BLOCKS,
+        block_size=BLOCK_SIZE, tolerance=TOLERANCE,
+    )  # fmt: skip
+    for path in write_plots(scores, out):
+        note(f"plot: {path}")
+    with Store.open(out) as store:
+        write_report(store, out / "report.html")
+    note(f"report: {out / 'report.html'} (open it in a browser)")
+
+
+for command in (report, compare, gate):
+    program.add_command(command)

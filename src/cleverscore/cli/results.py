@@ -1,0 +1,124 @@
+"""Commands that show and judge the results of runs: report, compare, gate."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cleverscore.errors import InputError
+
+if TYPE_CHECKING:
+    from cleverscore.reporting.findings import Findings
+
+GATE_FAILED = 1
+
+
+def note(text: str) -> None:
+    """A line for people, on stderr."""
+    click.echo(text, err=True)
+
+
+@click.command(short_help="Write RUN as one HTML page.")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: RUN/report.html]"
+)
+@click.option("--serve", is_flag=True, help="Show it on this machine only, fresh while the run goes on; Ctrl-C ends.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port for --serve.  [default: a free one]")
+def report(run: Path, out: Path | None, serve: bool, port: int) -> None:
+    """Write the report of RUN: one HTML file that needs no network, no model and no data."""
+    from cleverscore.reporting.html.report import write_report
+    from cleverscore.runs.store import Store
+
+    if serve:
+        from cleverscore.reporting.html.live_server import serve_report
+
+        Store.open(run).close()
+        serve_report(run, port=port, announce=lambda address: note(f"live report: {address} (Ctrl-C ends)"))
+        return
+    target = out or run / "report.html"
+    with Store.open(run) as store:
+        size = write_report(store, target)
+    click.echo(target)
+    note(f"written: {target}, {size / 1e6:.1f} MB")
+
+
+@click.command(short_help="Say whether run B is more robust than run A.")
+@click.argument("runs", nargs=-1, required=True, metavar="A B [C...]", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write the comparison as a page.")
+@click.option("--most", type=click.IntRange(min=0), default=5, show_default=True, help="Inputs that changed most.")
+@click.option(
+    "--level", type=click.FloatRange(0.5, 0.9999), default=0.95, show_default=True, help="All verdicts hold at this."
+)
+def compare(runs: tuple[Path, ...], out: Path | None, most: int, level: float) -> None:
+    """Say whether B is more robust than A, on the inputs that both runs have; more runs are each compared with A."""
+    from cleverscore.reporting.compare import compare as compare_findings
+    from cleverscore.reporting.compare import comparison_text
+    from cleverscore.reporting.html.comparison_page import comparison_page
+    from cleverscore.reporting.html.report import write_page
+
+    if len(runs) < 2:
+        raise InputError("compare needs at least two runs: cleverscore compare A B")
+    named = [(str(run), _findings(run)) for run in runs]
+    first = named[0][1]
+    pairings = [compare_findings(first, other, level=level, tests=len(named) - 1) for _, other in named[1:]]
+    click.echo(comparison_text(named, pairings, most))
+    if out is not None:
+        write_page(comparison_page(named, pairings, most=max(most, 1)), out)
+        note(f"written: {out}")
+
+
+@click.command(short_help="Check RUN against thresholds; exit code 0 or 1.")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--min-median", multiple=True, metavar="[NORM=]X", help="Fail if the median score is below; repeatable.")
+@click.option("--min-score", multiple=True, metavar="[NORM=]X", help="Fail if any score is below; repeatable.")
+@click.option(
+    "--max-violations",
+    multiple=True,
+    metavar="[NORM=]SHARE",
+    help="Fail if a larger share of attacked inputs has a score above its attack; repeatable.",
+)
+@click.option("--baseline", type=click.Path(path_type=Path), help="Fail if this other run is more robust than RUN.")
+@click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write the checks as JUnit XML.")
+def gate(
+    run: Path,
+    min_median: tuple[str, ...],
+    min_score: tuple[str, ...],
+    max_violations: tuple[str, ...],
+    baseline: Path | None,
+    junit: Path | None,
+) -> None:
+    """Check RUN against thresholds, for a release pipeline: exit code 0 if all hold, 1 if not, 2 for bad input.
+
+    A threshold is for every norm (0.3) or for one (inf=0.02).
+    """
+    from cleverscore.reporting.gate import Thresholds, checks, parse_thresholds, summary_line, write_junit
+
+    thresholds = Thresholds(
+        parse_thresholds(min_median, "--min-median"),
+        parse_thresholds(min_score, "--min-score"),
+        parse_thresholds(max_violations, "--max-violations"),
+    )
+    if not thresholds and baseline is None:
+        raise InputError("nothing to check: give --min-median, --min-score, --max-violations or --baseline")
+    made = checks(_findings(run), thresholds, None if baseline is None else _findings(baseline))
+    if junit is not None:
+        write_junit(made, str(run), junit)
+    for check in made:
+        note(f"{'pass' if check.passed else 'FAIL'}: {check.name}: {check.text}")
+    click.echo(summary_line(made, str(run)))
+    if not all(check.passed for check in made):
+        sys.exit(GATE_FAILED)
+
+
+def _findings(run: Path) -> Findings:
+    from cleverscore.reporting.findings import findings
+    from cleverscore.runs.store import Store
+
+    with Store.open(run) as store:
+        if not store.done():
+            raise InputError(f"{run} holds no finished input yet")
+        return findings(store)

@@ -1,0 +1,269 @@
+"""What the command `score` does: check everything, then compute into the run directory, then print."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cleverscore.cli.results import note
+
+if TYPE_CHECKING:
+    from cleverscore.loading.sources import Source
+    from cleverscore.runs.add_bounds import Bounds
+    from cleverscore.runs.shards import Executor
+    from cleverscore.runs.store import Store
+    from cleverscore.runs.study import Study
+    from cleverscore.scores.score import Scores
+
+INTERRUPTED = 130
+FEW_RIGHT = 0.5  # share of correct inputs below which a word is due
+UNUSUAL_INPUT = 20.0  # inputs without bounds are seldom larger: pixels from 0 to 255 are
+UNUSED_BY_SHARP = ("blocks", "block_size", "tolerance", "penalty")
+
+
+def run_score(
+    *, model: str, data: str, norms: tuple[str, ...], targets: str, index: str | None, limit: int | None,
+    skip_misclassified: bool, chunk_size: int | None, workers: int | None, out: Path | None, fresh: bool,
+    bounds: str | None = None, mean: str | None = None, std: str | None = None, outputs: str | None = None,
+    device: str | None = None, allow_pickle: bool = False, correct_only: bool = False,
+    attacks: tuple[str, ...] = (), certificates: tuple[str, ...] = (), executor: str = "local",
+    processes: int | None = None, ray_address: str | None = None, ray_gpus: float | None = None,
+    shard_seconds: float = 20.0, radii: tuple[str, ...] = (), **settings: Any,
+) -> Scores:  # fmt: skip
+    """Score a model on data into a run directory, as the options of the command say, and print the table."""
+    try:
+        from cleverscore.runs.add_bounds import Bounds
+
+        options = classifier_options(bounds, mean, std, outputs, device, allow_pickle)
+        study = _study(
+            model, data, options, norms=norms, targets=targets, index=index, limit=limit, correct_only=correct_only,
+            skip_misclassified=skip_misclassified, radii=radii, **settings,
+        )  # fmt: skip
+        wanted = Bounds(attacks, certificates)
+        wanted.check(study)
+    except KeyboardInterrupt:
+        note("\ninterrupted before anything was computed")
+        sys.exit(INTERRUPTED)
+    if attacks and study.classifier.bounds is None:
+        note("no --bounds given: attacks may leave the range of valid inputs")
+    folder = out or Path("runs") / f"{_slug(model)}-{study.config.short_hash()}"
+    began = time.perf_counter()
+    with study.open_store(folder, fresh=fresh, command=_command()) as store:
+        for text in study.mended:
+            note(f"damaged and dropped, to be computed again: {text}")
+        if wanted:
+            store.remember("bounds", {"asked": [*attacks, *certificates], "complete": False})
+        if correct_only:
+            store.remember("selection", "inputs that the model classifies correctly, no others")
+        threads = workers if executor == "local" else None
+        with _executor(executor, processes, workers, ray_address, ray_gpus) as place:
+            _compute(study, store, wanted, place, chunk_size=chunk_size, threads=threads, shard_seconds=shard_seconds)
+        scores = _print(study, store, wanted)
+    note(f"\n{time.perf_counter() - began:.1f} s; kept in {folder}")
+    return scores
+
+
+def _study(
+    model: str, data: str, options: dict[str, Any], *, norms: tuple[str, ...], targets: str, index: str | None,
+    limit: int | None, correct_only: bool, skip_misclassified: bool, radii: tuple[str, ...], **settings: Any,
+) -> Study:  # fmt: skip
+    """The study that is asked for, with a word on what looks odd."""
+    from cleverscore.loading.dataset import open_data
+    from cleverscore.loading.models import load_model
+    from cleverscore.loading.row_selection import correct_rows, rows_of
+    from cleverscore.runs.results import parse_radii
+    from cleverscore.runs.study import Study, StudyConfig, fingerprint_model
+
+    classifier = load_model(model, **options)
+    source = open_data(data, classifier)
+    rows = rows_of(index, source.count)
+    rows = correct_rows(source, classifier, rows, limit) if correct_only else rows[:limit]
+    config = StudyConfig(
+        model=model,
+        data=data,
+        norms=tuple(dict.fromkeys(norms)) or ("2",),
+        targets=targets,
+        model_fingerprint=fingerprint_model(classifier),
+        data_fingerprint=source.fingerprint(),
+        inputs="all" if rows == list(range(source.count)) else ",".join(map(str, rows)),
+        skip_misclassified=skip_misclassified,
+        radius=parse_radii(radii),
+        **settings,
+    )
+    labels = None if source.labels is None else source.labels[rows]
+    class_names = classifier.class_names or source.class_names
+    recipe = (load_model, (model,), options)
+    study = Study(config, classifier, source.read(rows), labels, rows, class_names=class_names, recipe=recipe)
+    for text in _doubts(study, source):
+        note(f"warning: {text}")
+    if config.method == "sharp":
+        unused = [f"--{name.replace('_', '-')}" for name in UNUSED_BY_SHARP if _was_given(name)]
+        if unused:
+            note(f"{', '.join(unused)} have no meaning for --method sharp, which draws no blocks: they are not used")
+    return study
+
+
+def _doubts(study: Study, source: Source) -> list[str]:
+    """Signs that data and model do not belong together, before time is spent on them."""
+    found = []
+    classifier = study.classifier
+    labelled = [subject for subject in study.subjects if subject.label is not None]
+    right = sum(subject.label == subject.predicted for subject in labelled)
+    if labelled and right < FEW_RIGHT * len(labelled):
+        found.append(
+            f"only {right} of {len(labelled)} inputs are classified correctly: is preprocessing missing (--mean, "
+            "--std), are the inputs in other units, or do the labels count from another number? Try inspect"
+        )
+    if classifier.bounds is None:
+        largest = max(float(subject.x.abs().max()) for subject in study.subjects)
+        if largest > UNUSUAL_INPUT:
+            found.append(
+                f"inputs reach {largest:g}, and there are no --bounds: a radius and a score are in the inputs' units; "
+                "divide by 255 if these are pixels"
+            )
+    names = source.class_names
+    if names and classifier.class_names is None:
+        classes = classifier(study.subjects[0].x[None]).shape[1]
+        if classes != len(names):
+            found.append(
+                f"the data has {len(names)} named classes and the model {classes} without names: labels are numbered "
+                f"in sorted order ({names[0]} = 0, ...); name classes by their numbers if that is not the model's order"
+            )
+    return found
+
+
+def _compute(
+    study: Study, store: Store, wanted: Bounds, place: Executor, *, chunk_size: int | None, threads: int | None,
+    shard_seconds: float,
+) -> None:  # fmt: skip
+    """Compute what is missing; Ctrl-C ends the program with what was finished kept."""
+    from cleverscore.progress import progress
+    from cleverscore.runs.add_bounds import run_bounds
+    from cleverscore.runs.signals import stopping
+    from cleverscore.scores.cost import total
+
+    config, missing = study.config, study.missing(store)
+    in_all = len(study.subjects) * len(study.settings)
+    if missing.covered:
+        kept = in_all - sum(map(len, missing.parts.values()))
+        note(f"resuming {store.folder}: {kept} of {in_all} scores are there already")
+    costs = study.costs(missing, chunk_size=chunk_size, workers=threads)
+    if costs:
+        most = "at most " if config.tolerance is not None or config.budget or config.method == "sharp" else ""
+        limit = f"; the budget is {config.budget}" if config.budget else ""
+        later = ", then attacks and certificates" if wanted else ""
+        note(f"to do: {most}{total(list(costs.values()))}{later}{limit}")
+    ask = f"\nfinishing the work that was begun (up to about {shard_seconds:g} s); Ctrl-C again stops at once"
+    with stopping(lambda: note(ask)) as stop:
+        try:
+            activity = next(iter(study.settings.values())).activity
+            with progress(study.points(missing), activity, lines=True) as on_points:
+                study.run(
+                    store, executor=place, chunk_size=chunk_size, workers=threads, shard_seconds=shard_seconds,
+                    costs=costs, on_points=on_points, stop=stop,
+                )  # fmt: skip
+            run_bounds(
+                study, store, wanted, on_inputs=lambda name, done, of: note(f"{name}: {done} of {of}"), stop=stop
+            )
+            broken_off = stop.asked and (bool(wanted) or any(study.missing(store).parts.values()))
+        except KeyboardInterrupt:
+            broken_off = True
+    if broken_off:
+        bounds_left = " and not all attacks and certificates" if wanted else ""
+        note(
+            f"\ninterrupted; {len(store.done())} of {in_all} scores{bounds_left} are complete in {store.folder}; the "
+            "same command resumes"
+        )
+        sys.exit(INTERRUPTED)
+    if wanted:
+        store.remember("bounds", {"asked": [*wanted.attacks, *wanted.certificates], "complete": True})
+
+
+def _print(study: Study, store: Store, wanted: Bounds) -> Scores:
+    """The table on stdout, signs of masked gradients on stderr; both are kept with the run."""
+    from cleverscore.runs.add_bounds import stored_signs
+    from cleverscore.runs.results import stored_bracket, stored_scores
+
+    scores = stored_scores(store)
+    bracket = stored_bracket(store, scores)
+    click.echo(str(scores if bracket is None else bracket))
+    signs = stored_signs(study, store, scores)
+    store.remember("signs", [{"kind": sign.kind, "text": str(sign)} for sign in signs])
+    if wanted:  # bounds can be added later: the command with them tells more
+        store.remember("command", _command())
+    for sign in signs:
+        note(f"warning: {sign.kind}: {sign}")
+    return scores
+
+
+@contextmanager
+def _executor(
+    name: str, processes: int | None, workers: int | None, address: str | None, gpus: float | None
+) -> Iterator[Executor]:
+    """Where shards are computed."""
+    from cleverscore.runs.local_executor import InProcess, Processes
+
+    if name == "ray":
+        if processes is not None:
+            raise click.UsageError("--processes is for --executor local; with ray say how many --workers")
+        from cleverscore.runs.ray_executor import Ray
+
+        cluster = Ray(address, workers=workers, num_gpus=gpus)
+        note(f"Ray: {cluster.slots} workers")
+        try:
+            yield cluster
+        finally:
+            cluster.close()
+        return
+    if address is not None or gpus is not None:
+        raise click.UsageError("--ray-address and --ray-gpus are for --executor ray")
+    yield InProcess() if processes is None else Processes(processes)
+
+
+def classifier_options(
+    bounds: str | None, mean: str | None, std: str | None, outputs: str | None, device: str | None, allow_pickle: bool
+) -> dict[str, Any]:
+    """Options that say how a model is to be understood, as `load_model` takes them."""
+    box = _numbers(bounds, "--bounds")
+    if box is not None and len(box) != 2:
+        raise click.BadParameter(f"{bounds!r} must be two numbers such as 0,1", param_hint="--bounds")
+    return {
+        "bounds": None if box is None else tuple(box),
+        "mean": _numbers(mean, "--mean"),
+        "std": _numbers(std, "--std"),
+        "outputs": outputs,
+        "device": device,
+        "allow_pickle": allow_pickle,
+    }
+
+
+def _numbers(text: str | None, name: str) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a list of numbers such as 0,1", param_hint=name) from None
+
+
+def _was_given(name: str) -> bool:
+    """Whether an option of the present command stands on its command line."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+def _command() -> str | None:
+    """The command line as it was typed, where this is the program and not a function called by another one."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else (context.find_root().obj or {}).get("command")
+
+
+def _slug(model: str) -> str:
+    name = model.split("?")[0].rsplit(":", 1)[-1].rstrip("/").rsplit("/", 1)[-1]
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip(".-") or "model"

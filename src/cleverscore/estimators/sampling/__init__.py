@@ -1,0 +1,1 @@
+"""Block maxima of gradient norms at random points."""

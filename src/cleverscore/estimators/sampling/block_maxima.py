@@ -1,0 +1,281 @@
+"""Block maxima of gradient norms: how blocks are drawn, spread over threads, merged and continued (Algorithm 1).
+
+A request asks for some blocks of one input. It is cut into items of about one chunk of points; worker threads, each
+with one intra-operation thread, take items from all requests alike. A block's maximum is the same wherever its points
+were computed, since points depend on (seed, input id, norm, block) alone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from queue import SimpleQueue
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cleverscore.errors import SettingError
+from cleverscore.inputs.balls import LpBall, tile_points
+from cleverscore.models.classifier import Classifier
+from cleverscore.models.margin_gradients import margin_gradient_norms
+from cleverscore.runs.allocator import kept_pages
+
+Array = npt.NDArray[np.float64]
+# What is measured at points (n, *input_shape): classifier, points, predicted=, targets=, q=, moves= -> (n, targets).
+Measure = Callable[..., torch.Tensor]
+
+
+@dataclass(frozen=True)
+class BlockMaxima:
+    """Largest gradient norm of each block, one row per target; the only thing a score needs to keep.
+
+    values      (targets, blocks); NaN or infinite where a gradient was.
+    first       index of the first block: blocks first .. first + blocks - 1 have been drawn.
+    seconds     compute time, divided by the number of workers.
+    """
+
+    values: Array
+    targets: tuple[int, ...]
+    block_size: int
+    first: int = 0
+    seconds: float = 0.0
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are."""
+        return int(self.values.shape[1])
+
+    def merge(self, later: BlockMaxima) -> BlockMaxima:
+        """These blocks and the ones that follow them."""
+        if later.first != self.first + self.blocks or later.targets != self.targets:
+            raise SettingError(
+                f"blocks {later.first}.. of targets {later.targets} do not continue blocks {self.first}.."
+                f"{self.first + self.blocks - 1} of targets {self.targets}"
+            )
+        return replace(
+            self,
+            values=np.concatenate([self.values, later.values], 1),
+            seconds=self.seconds + later.seconds,
+        )
+
+
+@dataclass(frozen=True)
+class Request:
+    """Blocks to be drawn for one input."""
+
+    x: torch.Tensor
+    input_id: int
+    predicted: int
+    targets: tuple[int, ...]
+    ball: LpBall
+    blocks: range
+    block_size: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """The first `count` points of one tile of one block."""
+
+    block: int
+    tile: int
+    count: int
+
+
+def _pieces(request: Request) -> Iterator[_Piece]:
+    size = tile_points(request.x.numel())
+    for block in request.blocks:
+        for tile, start in enumerate(range(0, request.block_size, size)):
+            yield _Piece(block, tile, min(size, request.block_size - start))
+
+
+def _joined(item: Sequence[_Piece]) -> list[_Piece]:
+    """The same points with each block's tiles, which follow each other, in one piece."""
+    first: dict[int, _Piece] = {}
+    for piece in item:
+        before = first.get(piece.block)
+        first[piece.block] = piece if before is None else replace(before, count=before.count + piece.count)
+    return list(first.values())
+
+
+def blocks_together(chunk_size: int, block_size: int) -> int:
+    """Blocks that share items of work: as many as fill a chunk.
+
+    >>> blocks_together(256, 1024), blocks_together(256, 100)
+    (1, 3)
+    """
+    return max(1, -(-chunk_size // block_size))
+
+
+def _items(request: Request, chunk_size: int) -> Iterator[list[_Piece]]:
+    # Items end where the number of the next block is a multiple of `together`, wherever the request begins: a point
+    # then always meets the same others in a matrix product, and gradients are the same to the last bit.
+    together = blocks_together(chunk_size, request.block_size)
+    item: list[_Piece] = []
+    points = 0
+    for piece in _pieces(request):
+        if item and (points >= chunk_size or (piece.tile == 0 and piece.block % together == 0)):
+            yield item
+            item, points = [], 0
+        item.append(piece)
+        points += piece.count
+    if item:
+        yield item
+
+
+def _flow(requests: Sequence[Request], chunk_size: int) -> Iterator[tuple[int, list[_Piece], bool]]:
+    """Items of all requests in their order, each with whether it is its request's last."""
+    for position, request in enumerate(requests):
+        waiting: list[_Piece] | None = None
+        for item in _items(request, chunk_size):
+            if waiting is not None:
+                yield position, waiting, False
+            waiting = item
+        if waiting is not None:
+            yield position, waiting, True
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What an item gave: the largest value per target in each of its blocks, and how long that took."""
+
+    largest: dict[int, Array]
+    seconds: float
+
+
+def _compute(classifier: Classifier, request: Request, item: list[_Piece], chunk_size: int, measure: Measure) -> _Found:
+    """Draw the points of an item and find the largest values."""
+    began = time.perf_counter()
+    draw, blocks = request.ball.points, _joined(item)
+    if request.ball.spans_tiles:
+        draw, item = partial(draw, following=True), blocks
+    sizes = [piece.count for piece in item]
+    points = torch.empty(sum(sizes), *request.x.shape, device=request.x.device, dtype=request.x.dtype)
+    for piece, place in zip(item, torch.split(points, sizes), strict=True):
+        drawn = draw(
+            request.x,
+            count=piece.count,
+            seed=request.seed,
+            input_id=request.input_id,
+            block=piece.block,
+            tile=piece.tile,
+            bounds=classifier.bounds,
+            out=place,
+        )
+        if drawn.data_ptr() != place.data_ptr():  # a law of the user need not write to `out`
+            if drawn.shape != place.shape:
+                law, wanted = type(request.ball).__name__, tuple(place.shape)
+                raise SettingError(f"{law}.points gave shape {tuple(drawn.shape)}; {wanted} is wanted")
+            place.copy_(drawn)
+    moves = request.ball.moves(request.x, classifier.bounds)
+    norms = torch.cat(
+        [
+            measure(
+                classifier, part, predicted=request.predicted, targets=request.targets, q=request.ball.q, moves=moves
+            )
+            for part in torch.split(points, chunk_size)
+        ]
+    )
+    parts = torch.split(norms, [piece.count for piece in blocks])
+    # amax keeps NaN, so a broken gradient is never hidden by a sound one.
+    largest = {piece.block: part.amax(0).double().cpu().numpy() for piece, part in zip(blocks, parts, strict=True)}
+    return _Found(largest, time.perf_counter() - began)
+
+
+class _Pending:
+    """A request whose items are on their way."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.values = np.full((len(request.targets), len(request.blocks)), -np.inf)
+        self.seconds = 0.0
+        self.open = 0
+        self.all_submitted = False
+
+    def add(self, found: _Found, workers: int) -> None:
+        """Take what an item gave."""
+        for block, values in found.largest.items():
+            column = block - self.request.blocks.start
+            self.values[:, column] = np.maximum(self.values[:, column], values)
+        self.seconds += found.seconds / workers
+        self.open -= 1
+
+    def maxima(self) -> BlockMaxima:
+        """What all items gave."""
+        request = self.request
+        return BlockMaxima(self.values, request.targets, request.block_size, request.blocks.start, self.seconds)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One intra-operation thread; what was set before is restored."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def pool(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads with one intra-operation thread each; what was set before is restored."""
+    before = torch.get_num_threads()
+    executor = ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1))
+    try:
+        yield executor
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(before)
+
+
+def default_workers(classifier: Classifier) -> int:
+    """One thread per usable core on a CPU, one in all on an accelerator."""
+    if classifier.device.type != "cpu":
+        return 1
+    affinity = getattr(os, "sched_getaffinity", None)
+    return max(1, len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
+
+
+def sample(
+    classifier: Classifier,
+    requests: Sequence[Request],
+    *,
+    chunk_size: int,
+    workers: int,
+    on_points: Callable[[int], None] | None = None,
+    measure: Measure = margin_gradient_norms,
+) -> Iterator[tuple[int, BlockMaxima]]:
+    """Draw all requests and yield (position, maxima) as each is complete, in no fixed order.
+
+    `on_points` hears the number of points of each finished item, for progress. `measure` is what is maximised.
+    """
+    pending = [_Pending(request) for request in requests]
+    flow = _flow(requests, chunk_size)
+    with kept_pages(), pool(workers) as executor:
+        running: dict[Future[_Found], tuple[int, list[_Piece]]] = {}
+        done: SimpleQueue[Future[_Found]] = SimpleQueue()  # half the price of wait()
+        while True:
+            while len(running) < 2 * workers and (upcoming := next(flow, None)) is not None:
+                position, item, last = upcoming
+                pending[position].open += 1
+                pending[position].all_submitted = last
+                future = executor.submit(_compute, classifier, requests[position], item, chunk_size, measure)
+                running[future] = position, item
+                future.add_done_callback(done.put)
+            if not running:
+                return
+            future = done.get()
+            position, item = running.pop(future)
+            state = pending[position]
+            state.add(future.result(), workers)
+            if on_points is not None:
+                on_points(sum(piece.count for piece in item))
+            if state.all_submitted and state.open == 0:
+                yield position, state.maxima()

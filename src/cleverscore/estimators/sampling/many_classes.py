@@ -1,0 +1,71 @@
+"""Gradient norms of all classes at once, roughly: random projections by forward-mode differentiation.
+
+A Jacobian-vector product J u costs about one gradient and speaks of every class: (J u)_c - (J u)_j is the margin
+gradient's projection on u. For Gaussian u its root mean square is ||g||_2, for Cauchy u its median is ||g||_1 (stable
+laws; Indyk, 2006). So a thousand norms cost what a hundred gradients do, known to about a tenth.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cleverscore.models.classifier import Classifier
+from cleverscore.randomness import philox
+
+Array = npt.NDArray[np.float64]
+
+SKETCHED_EXPONENTS = (1.0, 2.0)
+STREAM = 0x736B6574  # separates directions from points
+
+
+def _direction(q: float, shape: Sequence[int], *, seed: int, input_id: int, point: int, number: int) -> Array:
+    stream = philox((seed, STREAM), (input_id, point, number, 0))
+    values = stream.standard_normal(tuple(shape)) if q == 2.0 else stream.standard_cauchy(tuple(shape))
+    return np.asarray(values, dtype=np.float64)
+
+
+def sketched_norms(
+    classifier: Classifier,
+    points: torch.Tensor,
+    *,
+    predicted: int,
+    targets: Sequence[int],
+    q: float,
+    directions: int,
+    chunk_size: int,
+    seed: int,
+    input_id: int,
+) -> Array | None:
+    """About ||grad(f_c - f_j)||_q in the middle of the points (n, *input_shape): (targets,).
+
+    None where no stable law serves q, or where the model has no forward-mode derivatives.
+    """
+    if q not in SKETCHED_EXPONENTS:
+        return None
+    projections = []
+    pairs = [(point, number) for point in range(len(points)) for number in range(directions)]
+    for start in range(0, len(pairs), chunk_size):
+        part = pairs[start : start + chunk_size]
+        x = points[[point for point, _ in part]]
+        tangents = torch.stack(
+            [
+                torch.from_numpy(_direction(q, x.shape[1:], seed=seed, input_id=input_id, point=point, number=number))
+                for point, number in part
+            ]
+        ).to(device=x.device, dtype=x.dtype)
+        with warnings.catch_warnings():
+            # torch compiles its forward-mode formulas with torch.jit.script, which it has deprecated itself.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            try:
+                moved: torch.Tensor = torch.func.jvp(classifier.logits, (x,), (tangents,))[1].double()
+            except (RuntimeError, NotImplementedError, ValueError):
+                return None
+        projections.append((moved[:, [predicted]] - moved[:, list(targets)]).abs().cpu())
+    values = torch.cat(projections)
+    found = values.square().mean(0).sqrt() if q == 2.0 else values.median(0).values
+    return np.asarray(found.numpy(), dtype=np.float64)

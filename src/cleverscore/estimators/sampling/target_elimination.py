@@ -1,0 +1,291 @@
+"""When to stop: looks at a growing number of blocks, intervals that are narrow enough, and targets that lost the race.
+
+An untargeted score is a minimum, so a target whose score cannot become the smallest needs no more gradients. All
+targets of an input see the same points, so their scores are compared in pairs: on random halves of the blocks drawn so
+far, the difference of two log scores has about the spread that the difference on all of them has. A target is out when
+that difference is far enough above zero, in standard deviations. This asks what the estimator will say after all
+blocks, which is much better known than where the true end-point lies, and the better the fewer blocks are left.
+
+Few blocks can hide the shape of a tail, though: all their halves then agree on an end-point that later blocks move far
+up. So a target also has to stay behind at the far end of the end-point's interval; or, where that is infinite or very
+far, if its maxima so far came from a Gumbel law, the limit of all reverse Weibull laws and the heaviest of their tails.
+What the estimator says after all blocks of such maxima is simulated once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from cleverscore import tails
+from cleverscore.errors import SettingError
+from cleverscore.estimators.stop_reason import ALL_BLOCKS, AT_RADIUS, DECIDED, LOST, NARROW, SCOUTED, SKETCHED
+from cleverscore.scores.score import capped_ratio
+from cleverscore.tails import FitOutcome
+from cleverscore.validation import is_number
+
+Array = npt.NDArray[np.float64]
+
+FIRST_LOOK = 32  # blocks; below, a tail fit tells little
+HALVES = 24  # random halves per look: their standard deviation is known to 15%
+# Of n blocks out of N, the log score differs from that of all N by about sqrt(1 - n / N) times its own standard error.
+# The estimates have heavier tails than a normal law, above all for few blocks, so it takes four of these; and never
+# fewer than three of the standard error itself, so that a rival's true score is hardly the smallest, either.
+DROP_DEVIATIONS, LEAST_DEVIATIONS = 4.0, 3.0
+HALVES_SEED = 0x68616C76
+# Samples of a Gumbel law that tell how far the estimator may go on it, and in which share of them it goes less far.
+GUMBEL_SAMPLES, GUMBEL_SHARE = 400, 0.95
+GUMBEL_SEED = 0x67756D62
+
+EQUAL_MAXIMA = (FitOutcome.ATOM, FitOutcome.CONSTANT, FitOutcome.ZERO)
+
+# With more targets than this, single points are looked at before blocks are drawn.
+SCOUTED_ABOVE = 32
+SCOUTING_START = 2**40  # scouting blocks are of one point each, far from the numbers of real blocks
+MOST_SCOUTS, LEAST_SCOUTS = 32, 8
+# Before that, random projections at a few of these points tell all norms to about a tenth. Blocks of a thousand norms
+# reach 1.2 to 3 times the mean norm on the networks measured, so a target 2.5 times behind the best cannot win.
+SKETCHED_POINTS, SKETCHED_DIRECTIONS = 8, 16
+SKETCHED_FACTOR = 2.5
+SCOUTING_SHARE = 4  # scouting costs at most about as much as this many targets with all their blocks
+# Blocks of about a thousand norms with a light tail reach 7.3 standard deviations above the mean. From 32 norms that
+# number is known to about one; a target stays in the race unless 12 for it and 4 for the best still leave it behind.
+SCOUTED_HIGH, SCOUTED_LOW = 12.0, 4.0
+
+
+def looks(blocks: int) -> list[int]:
+    """Numbers of blocks at which a race is looked at: 32, 64, 128, ... and all.
+
+    >>> looks(500)
+    [32, 64, 128, 256, 500]
+    """
+    at = []
+    size = FIRST_LOOK
+    while size < blocks:
+        at.append(size)
+        size *= 2
+    return [*at, blocks]
+
+
+@lru_cache
+def gumbel_reach(blocks: int, penalty: float) -> float:
+    """How many scales above the mode the fitted end-point of so many maxima of a Gumbel law lies at most, mostly.
+
+    >>> gumbel_reach(500, 0.1) > gumbel_reach(64, 0.1) > 6.0
+    True
+    """
+    samples = np.random.default_rng(GUMBEL_SEED).gumbel(size=(GUMBEL_SAMPLES, blocks))
+    return float(np.quantile(tails.law(samples, penalty).location, GUMBEL_SHARE))
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """What ends sampling before all blocks are drawn.
+
+    tolerance   relative half-width of a score's interval that is more than narrow enough; 0 only races targets.
+    race        whether targets compete for the smallest score.
+    threshold   a score that only has to be told from: sampling ends where it is clear on which side the score will be.
+    """
+
+    tolerance: float
+    race: bool
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        if not is_number(self.tolerance) or not 0.0 <= self.tolerance < 1.0:
+            raise SettingError(f"tolerance={self.tolerance!r}: give a share below 1, such as 0.05, or 0")
+
+
+class Race:
+    """The targets of one input and norm, with the block maxima drawn for each so far."""
+
+    def __init__(
+        self,
+        targets: Sequence[int],
+        margins: Sequence[float],
+        *,
+        limit: float,
+        penalty: float,
+        level: float,
+        blocks: int,
+        block_size: int,
+        stopping: Stopping,
+    ) -> None:
+        self.targets = tuple(targets)
+        self.margins = np.asarray(margins, dtype=np.float64)
+        self.limit = limit
+        self.penalty = penalty
+        self.level = level
+        self.looks = looks(blocks)
+        self.stopping = stopping
+        self.block_sizes = [block_size for _ in self.targets]
+        self.maxima: list[Array] = [np.empty(0) for _ in self.targets]
+        self.gradients = [0 for _ in self.targets]
+        self.stopped: list[str] = ["" for _ in self.targets]
+        self._record = math.inf  # smallest score among targets that ended without losing, at earlier looks
+
+    @property
+    def active(self) -> list[int]:
+        """Positions of targets that still get gradients."""
+        return [t for t, reason in enumerate(self.stopped) if not reason]
+
+    @property
+    def drawn(self) -> int:
+        """Blocks that active targets have."""
+        return max((len(self.maxima[t]) for t in self.active), default=0)
+
+    def next_look(self) -> int:
+        """Number of blocks at the next look."""
+        return next(size for size in self.looks if size > self.drawn)
+
+    @property
+    def needs_scouting(self) -> bool:
+        """Whether there are so many targets that a few points should thin them out first."""
+        return self.stopping.race and len(self.active) > SCOUTED_ABOVE
+
+    @property
+    def scouting_blocks(self) -> range:
+        """Blocks of one point that thin targets out: 32 of them, fewer where real blocks are few and small."""
+        affordable = SCOUTING_SHARE * self.looks[-1] * max(self.block_sizes) // max(1, len(self.active))
+        return range(SCOUTING_START, SCOUTING_START + min(MOST_SCOUTS, max(LEAST_SCOUTS, affordable)))
+
+    def sketch(self, norms: Array) -> None:
+        """Take one rough norm per target; targets far behind keep it and get no gradients of their own."""
+        ratios = capped_ratio(self.margins, norms, self.limit)
+        for t in np.flatnonzero(ratios > SKETCHED_FACTOR * np.nanmin(ratios)):
+            self._end_early(int(t), norms[[t]], SKETCHED)
+
+    def scout(self, norms: Array) -> None:
+        """Take single norms (active targets, points); targets far behind keep them and get no blocks.
+
+        A broken gradient anywhere leaves its target in the race, where it will be reported.
+        """
+        active = self.active
+        mean, spread = norms.mean(1), norms.std(1, ddof=1)
+        near = capped_ratio(self.margins[active], mean + SCOUTED_HIGH * spread, self.limit)
+        far = capped_ratio(self.margins[active], mean + SCOUTED_LOW * spread, self.limit)
+        for i in np.flatnonzero(near > np.nanmin(far)):
+            self._end_early(active[i], norms[i], SCOUTED)
+
+    def _end_early(self, t: int, norms: Array, reason: str) -> None:
+        self.maxima[t], self.block_sizes[t], self.stopped[t] = norms, 1, reason
+        self.gradients[t] = len(norms)
+
+    def add(self, values: Array) -> None:
+        """Take more block maxima (active targets, blocks), then look."""
+        active = self.active
+        for i, t in enumerate(active):
+            self.maxima[t] = np.concatenate([self.maxima[t], values[i]])
+            self.gradients[t] += values.shape[1] * self.block_sizes[t]
+        self._look()
+
+    def stop(self, reason: str) -> None:
+        """End sampling for all targets."""
+        for t in self.active:
+            self.stopped[t] = reason
+
+    def _look(self) -> None:
+        active = self.active
+        maxima = np.stack([self.maxima[t] for t in active])
+        fits = tails.law(maxima, self.penalty)
+        margins = self.margins[active]
+        values = capped_ratio(margins, fits.location, self.limit)
+        logs, needed = self._halves(active, maxima), self._needed(maxima.shape[1])
+        # More blocks make the statistical error smaller, and that alone: the law is taken for granted here.
+        intervals = tails.interval(maxima, fits, level=self.level, method="posterior", looks=len(self.looks))
+        low, high = (capped_ratio(margins, ends, self.limit) for ends in (intervals.high, intervals.low))
+        # Equal maxima have an interval without width: it knows nothing of steeper pieces that no point has met yet.
+        # (Affine networks, whose gradient is known to be constant, do not come here.)
+        atoms = np.array([outcome in EQUAL_MAXIMA for outcome in fits.outcome], dtype=bool)
+        low[atoms] = 0.0
+        for i, t in enumerate(active):
+            if low[i] >= self.limit:
+                self.stopped[t] = AT_RADIUS
+            elif _narrow(values[i], low[i], high[i], self.stopping.tolerance):
+                self.stopped[t] = NARROW
+        finished = [values[i] for i, t in enumerate(active) if self.stopped[t]]
+        if self.stopping.race and logs is not None:
+            self._drop(active, logs, values, low, needed)
+        if self.stopping.threshold is not None:
+            self._decide(active, None if atoms.any() else logs, values, low, high, needed)
+        self._record = min([self._record, *finished])
+        if self.drawn >= self.looks[-1]:
+            self.stop(ALL_BLOCKS)
+
+    def _halves(self, active: list[int], maxima: Array) -> Array | None:
+        """Log scores (halves, targets) from random halves of the blocks.
+
+        None where they are too few to be fit, or there is nothing to compare.
+        """
+        half = maxima.shape[1] // 2
+        alone = len(active) == 1 and math.isinf(self._record)
+        if half < 10 or (self.stopping.threshold is None and (alone or not self.stopping.race)):
+            return None
+        generator = np.random.default_rng([HALVES_SEED, maxima.shape[1]])
+        picks = np.argsort(generator.random((HALVES, maxima.shape[1])), axis=1)[:, :half]
+        halves = maxima[:, picks].swapaxes(0, 1)  # (halves, targets, half)
+        locations = tails.law(halves, self.penalty).location
+        logs: Array = np.log(np.maximum(capped_ratio(self.margins[active], locations, self.limit), 1e-300))
+        return logs
+
+    def _drop(self, active: list[int], logs: Array, values: Array, low: Array, needed: float) -> None:
+        """Take out targets whose score stays above the best one's."""
+        if len(self.targets) == 1 or np.isnan(values).any():
+            return
+        best = int(np.argmin(values))
+        record = self._record
+        own = np.log(max(values[best], 1e-300))
+        leader = min(record, values[best])
+        for i, t in enumerate(active):
+            if self.stopped[t] or (i == best and record >= values[best]):
+                continue
+            if record < values[best]:
+                gap, spread = math.log(max(values[i], 1e-300) / max(record, 1e-300)), float(logs[:, i].std(ddof=1))
+            else:
+                gap = math.log(max(values[i], 1e-300)) - own
+                spread = float((logs[:, i] - logs[:, best]).std(ddof=1))
+            if gap > 0.0 and gap > needed * spread and max(low[i], self._gumbel_score(t)) > leader:
+                self.stopped[t] = LOST
+
+    def _gumbel_score(self, t: int) -> float:
+        """How small a target's score may become after all blocks, if its maxima have a Gumbel law."""
+        scale = self.maxima[t].std(ddof=1) * math.sqrt(6.0) / math.pi
+        mode = self.maxima[t].mean() - np.euler_gamma * scale
+        reach = gumbel_reach(self.looks[-1], self.penalty)
+        if scale == 0.0:  # equal maxima do not tell how far a tail reaches
+            return 0.0
+        return float(capped_ratio(self.margins[t], mode + reach * scale, self.limit))
+
+    def _needed(self, drawn: int) -> float:
+        """Standard deviations that tell after so many blocks what will be after all."""
+        return max(LEAST_DEVIATIONS, DROP_DEVIATIONS * math.sqrt(1.0 - drawn / self.looks[-1]))
+
+    def _decide(
+        self, active: list[int], logs: Array | None, values: Array, low: Array, high: Array, needed: float
+    ) -> None:
+        """End where the score after all blocks will be on the same side of the threshold; one below ends the race."""
+        threshold = self.stopping.threshold
+        assert threshold is not None  # the caller asked
+        for i, t in enumerate(active):
+            if math.isnan(values[i]):
+                continue
+            below = values[i] < threshold
+            clear = high[i] < threshold if below else low[i] >= threshold
+            if not clear and logs is not None and threshold > 0.0:
+                gap = abs(math.log(max(values[i], 1e-300) / threshold))
+                clear = gap > needed * float(logs[:, i].std(ddof=1))
+            if clear and below:
+                self.stop(DECIDED)
+            elif clear and not self.stopped[t]:
+                self.stopped[t] = DECIDED
+
+
+def _narrow(value: float, low: float, high: float, tolerance: float) -> bool:
+    # The score after all blocks has an error, too: two scores differ by more than the error of each.
+    share = tolerance / math.sqrt(2.0)
+    return tolerance > 0.0 and low >= value * (1.0 - share) and high <= value * (1.0 + share)

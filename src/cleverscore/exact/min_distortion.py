@@ -1,0 +1,130 @@
+"""The exact minimum distortion of small ReLU networks.
+
+An attack gives a first radius; the cell around its point gives the nearest adversarial point there. Then one question
+is asked again and again: is there an adversarial point in the ball that is smaller by the tolerance? A mixed-integer
+program answers it (p = 1 and inf), with bounds of the units for just that ball: a "yes" gives a nearer point, a "no" is
+the proof. Minimising the radius in the program itself is far slower, because the bounds must then hold for all radii.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from cleverscore.exact.branch_and_bound import improved, nearest_adversarial
+from cleverscore.exact.mip import encode
+from cleverscore.exact.multistart import checked_norm, dense_multistart_distortion, in_double, one_subject
+from cleverscore.exact.relu_network import Array, Network, bounds, read
+from cleverscore.exact.result import BRANCHING, PROGRAM, TOLERANCE, Exact, checked_search
+from cleverscore.inputs.targets import TargetsLike
+from cleverscore.models.classifier import Classifier
+
+INFEASIBLE = 2  # scipy's status
+
+
+def exact_minimum_distortion(
+    classifier: Classifier,
+    image: Any,
+    *,
+    p: float | str,
+    targets: TargetsLike = "untargeted",
+    search: str | None = None,
+    seconds: float = 60.0,
+) -> Exact:
+    """min ||delta||_p with f_j(x + delta) >= f_c(x + delta) for a target j, for p = 1, 2 or inf; the box is ignored.
+
+    image       one input, without a batch axis.
+    targets     a name, or [[3, 5]]: the smallest over the targets counts.
+    search      "program" (mixed-integer, the default for p = 1 and inf) or "branching" (the default for p = 2).
+    seconds     after which the search ends, with `low` below `high`.
+
+    >>> plane = Classifier(torch.nn.Linear(2, 2).double())
+    >>> with torch.no_grad():
+    ...     _ = plane.module.weight.copy_(torch.tensor([[3.0, 4.0], [0.0, 0.0]])), plane.module.bias.zero_()
+    >>> round(exact_minimum_distortion(plane, torch.tensor([1.0, 0.5]), p=2).value, 6)
+    1.0
+    """
+    p = checked_norm(p)
+    search = checked_search(search or (BRANCHING if p == 2.0 else PROGRAM), p)
+    began = time.perf_counter()
+    classifier = in_double(classifier)
+    subject = one_subject(classifier, image, targets)
+    network = read(classifier, subject.x, p)
+    attack = dense_multistart_distortion(
+        classifier, image, p=p, targets=[list(subject.targets)], count=12, steps=15, accuracy=1e-2
+    )
+    if attack.value == 0.0 or math.isinf(attack.value):
+        return replace(attack, seconds=time.perf_counter() - began)
+    high, target = attack.value, attack.target
+    point = (attack.point - subject.x).flatten().cpu().numpy()
+    # The margin is 1 at the input, so that the solver's absolute tolerance is a relative one.
+    margins = {
+        j: network.margin(subject.predicted, j, scale=1.0 / m)
+        for j, m in zip(subject.targets, subject.margins, strict=True)
+    }
+    nearer = improved(margins[target], point)
+    if nearer is not None and np.linalg.norm(nearer, p) < high:
+        high, point = float(np.linalg.norm(nearer, p)), nearer
+    low = high
+    for j in sorted(margins, key=lambda j: j != target):
+        left = seconds - (time.perf_counter() - began)
+        proved, found = SEARCH[search](margins[j], high, seconds=left)
+        low = min(low, proved)
+        if found is not None:
+            high, point, target = float(np.linalg.norm(found, p)), found, j
+    moved = subject.x + torch.from_numpy(point).to(subject.x).view(subject.x.shape)
+    return Exact(high, min(low, high), high, time.perf_counter() - began, target, moved)
+
+
+def _by_branching(network: Network, high: float, *, seconds: float) -> tuple[float, Array | None]:
+    """The radius below which nothing is adversarial, and a point nearer than `high` if there is one."""
+    smaller, basis = network.projected()
+    low, _, point = nearest_adversarial(smaller, high, seconds=seconds, tolerance=TOLERANCE)
+    if low < high * (1.0 - 2.0 * TOLERANCE):  # the time ran out
+        low = max(low, certified_radius(smaller, high))
+    return low, None if point is None else basis @ point
+
+
+def _by_program(network: Network, high: float, *, seconds: float) -> tuple[float, Array | None]:
+    """The radius below which nothing is adversarial, and a point nearer than `high` if there is one."""
+    began = time.perf_counter()
+    found, slack = None, TOLERANCE
+    while slack < 0.1:
+        radius = high * (1.0 - slack)
+        ball = network.at(radius)
+        known = bounds(ball)
+        if known.low[-1][0] > 0.0:
+            return radius, found
+        encoding = encode(ball, known)
+        outputs = encoding.outputs[-1]
+        kept = outputs >= 0
+        encoding.program.require(outputs[kept], ball.weights[-1][0, kept], -math.inf, -float(ball.biases[-1][0]))
+        left = seconds - (time.perf_counter() - began)
+        solved = encoding.program.solve(np.zeros(len(encoding.program.low)), seconds=left, gap=TOLERANCE)
+        if solved.status == INFEASIBLE:
+            return radius, found
+        if solved.x is None:
+            break
+        point = improved(network, encoding.point(solved.x, network.dim) * radius)
+        if point is not None and np.linalg.norm(point, network.p) < high:
+            found, high, slack = point, float(np.linalg.norm(point, network.p)), TOLERANCE
+        else:
+            slack *= 4.0  # a point within the solver's tolerance only: ask a little further inside
+    return certified_radius(network, high), found
+
+
+def certified_radius(network: Network, high: float) -> float:
+    """The largest radius, by bisection, at which the bounds alone keep the margin above 0."""
+    low = 0.0
+    for _ in range(30):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if bounds(network.at(middle)).low[-1][0] > 0.0 else (low, middle)
+    return low
+
+
+SEARCH = {BRANCHING: _by_branching, PROGRAM: _by_program}

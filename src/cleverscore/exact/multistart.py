@@ -1,0 +1,281 @@
+"""Dense multi-start maximisation over a ball, in float64: the reference where nothing exact exists.
+
+Every start climbs by itself, x <- P(x + step * direction), with the steepest direction of its norm; a step that does
+not raise its value is halved, one that does is lengthened, so values never fall. It finds local maxima to many digits
+and misses the global one only if no start lies in its basin: an answer is a lower bound of a maximum.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from cleverscore.errors import SettingError
+from cleverscore.estimators.sampling.block_maxima import one_thread
+from cleverscore.estimators.sampling.row_space import layers_in_order
+from cleverscore.exact.result import Exact
+from cleverscore.inputs.examples import Subject, prepare
+from cleverscore.inputs.targets import TargetsLike
+from cleverscore.models.classifier import Classifier
+from cleverscore.models.margin_gradients import dual_norms
+from cleverscore.norms import dual_exponent, parse_norm
+
+Objective = Callable[[torch.Tensor], torch.Tensor]
+
+HOPS = (0.7, 0.5, 0.3, 0.2, 0.1)  # radii
+LARGE = 4.0  # far enough outside that the projection onto the l1 ball is sparse, as its best points are
+LONGER, SHORTER = 1.3, 0.5
+SMALLEST_STEP = 1e-9  # radii: below it nothing changes in the digits that are compared
+
+
+def in_double(classifier: Classifier) -> Classifier:
+    """The same classifier in float64."""
+    twin = copy.copy(classifier)
+    twin.module = copy.deepcopy(classifier.module).double()
+    twin.dtype = torch.float64
+    twin.mean = None if classifier.mean is None else classifier.mean.double()
+    twin.std = None if classifier.std is None else classifier.std.double()
+    return twin
+
+
+def one_subject(classifier: Classifier, image: Any, targets: TargetsLike) -> Subject:
+    """One image without a batch axis, in double precision, with its predicted class and targets."""
+    return prepare(classifier, torch.as_tensor(image)[None], targets=targets)[0]
+
+
+def project(offsets: torch.Tensor, p: float, radius: float) -> torch.Tensor:
+    """The nearest point of the ball to each row (n, d), for p = 1, 2 and inf."""
+    if math.isinf(p):
+        return offsets.clamp(-radius, radius)
+    size = torch.linalg.vector_norm(offsets, p, dim=1, keepdim=True)
+    if p == 2.0:
+        scaled: torch.Tensor = offsets * (radius / size.clamp_min(radius))
+        return scaled
+    # l1: soft thresholding, at the threshold that leaves exactly the radius.
+    ordered = offsets.abs().sort(1, descending=True).values
+    sums = ordered.cumsum(1) - radius
+    counts = torch.arange(1, offsets.shape[1] + 1, device=offsets.device, dtype=offsets.dtype)
+    last = ((ordered - sums / counts) > 0).sum(1, keepdim=True).clamp_min(1)
+    threshold = (sums.gather(1, last - 1) / last).clamp_min(0.0)
+    shrunk = offsets.sign() * (offsets.abs() - threshold).clamp_min(0.0)
+    return torch.where(size > radius, shrunk, offsets)
+
+
+def directions(gradients: torch.Tensor, p: float) -> torch.Tensor:
+    """Steepest directions of length 1: the sign for p = inf, the gradient itself otherwise."""
+    if math.isinf(p):
+        return gradients.sign()
+    unit: torch.Tensor = gradients / torch.linalg.vector_norm(gradients, 2.0, dim=1, keepdim=True).clamp_min(1e-300)
+    return unit
+
+
+@one_thread()  # these networks are so small that threads wait for each other longer than they work
+def climb(
+    objective: Objective, offsets: torch.Tensor, *, p: float, radius: float, steps: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Climb from every row (n, d) of `offsets` within the ball around 0: the final rows and their values (n,)."""
+    offsets = project(offsets, p, radius)
+    values, slopes = _differentiated(objective, offsets)
+    step = torch.full_like(values, 0.5 * radius)
+    for _ in range(steps):
+        moved = project(offsets + step[:, None] * directions(slopes, p), p, radius)
+        there, slopes_there = _differentiated(objective, moved)
+        better = there > values
+        offsets = torch.where(better[:, None], moved, offsets)
+        slopes = torch.where(better[:, None], slopes_there, slopes)
+        values = torch.where(better, there, values)
+        step = (step * torch.where(better, LONGER, SHORTER)).clamp_max(2.0 * radius)
+        if float(step.max()) < SMALLEST_STEP * radius:
+            break
+    return offsets, values
+
+
+def _differentiated(objective: Objective, offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    offsets = offsets.detach().requires_grad_(True)
+    with torch.enable_grad():
+        values = objective(offsets)
+        (slopes,) = torch.autograd.grad(values.sum(), offsets)
+    return values.detach(), slopes.detach()
+
+
+def starts(
+    dim: int, count: int, *, p: float, radius: float, seed: int, rows: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The centre, and points spread over the ball and its surface (n, d).
+
+    rows    the first layer's matrix (h, d), if there is one: half of the points then lie on the surface in the space of
+            its rows, because a random direction of many dimensions moves none of few units by much.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    spread = torch.randn(count, dim, dtype=torch.float64, generator=generator)
+    if math.isinf(p):
+        spread = torch.rand(count, dim, dtype=torch.float64, generator=generator) * 2.0 - 1.0
+        spread[1::2] = spread[1::2].sign()  # every other one in a corner
+    else:
+        length = torch.rand(count, 1, dtype=torch.float64, generator=generator) ** (1.0 / min(dim, 4))
+        length[1::2] = 1.0
+        spread = spread / torch.linalg.vector_norm(spread, p, dim=1, keepdim=True) * length
+    if rows is not None:
+        rows = rows.double().cpu()
+        seen = spread[2::2]
+        mixed = torch.randn(len(seen), len(rows), dtype=torch.float64, generator=generator)
+        # Rows of length 1, so that units with small weights have their turn as well.
+        ways = mixed @ (rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(1e-300))
+        spread[2::2] = project(LARGE * directions(ways, p), p, 1.0)
+    spread[0] = 0.0
+    return spread * radius
+
+
+def first_rows(classifier: Classifier, x: torch.Tensor) -> torch.Tensor | None:
+    """The matrix of a network that begins with one, as it acts on inputs before any preprocessing (up to scale)."""
+    layers = layers_in_order(classifier.module)
+    inner = [layer for layer in layers or () if not isinstance(layer, (nn.Flatten, nn.Identity))]
+    if not inner or type(inner[0]) is not nn.Linear or inner[0].in_features != x.numel():
+        return None
+    ones = torch.ones_like(x[None])
+    slope = classifier.standardised(ones) - classifier.standardised(torch.zeros_like(ones))
+    return inner[0].weight.detach() * slope.flatten()
+
+
+def dense_multistart_lipschitz(
+    classifier: Classifier,
+    image: Any,
+    *,
+    p: float | str,
+    radius: float,
+    target: int,
+    count: int = 256,
+    steps: int = 60,
+    seed: int = 0,
+) -> Exact:
+    """The largest ||grad(f_c - f_j)||_q that `count` climbs find in B_p(x0, radius); for twice differentiable networks.
+
+    `high` is infinite: nothing is proved, though for networks of a few dozen inputs the value is reliable.
+
+    >>> smooth = Classifier(torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Softplus(), torch.nn.Linear(8, 2)))
+    >>> target = 1 - int(smooth(torch.zeros(1, 3)).argmax())
+    >>> found = dense_multistart_lipschitz(smooth, torch.zeros(3), p=2, radius=1.0, target=target, count=8, steps=20)
+    >>> found.value > 0.0
+    True
+    """
+    p = checked_norm(p)
+    began = time.perf_counter()
+    classifier = in_double(classifier)
+    subject = one_subject(classifier, image, [[target]])
+    x, q = subject.x, dual_exponent(p)
+
+    def slope(offsets: torch.Tensor) -> torch.Tensor:
+        logits = classifier.logits(x + offsets.view(-1, *x.shape))
+        margins = logits[:, subject.predicted] - logits[:, target]
+        (gradients,) = torch.autograd.grad(margins.sum(), offsets, create_graph=True)
+        return dual_norms(gradients, q) if q != 2.0 else gradients.square().sum(1).clamp_min(1e-300).sqrt()
+
+    spread = starts(x.numel(), count, p=p, radius=radius, seed=seed, rows=first_rows(classifier, x)).to(x.device)
+    ends, values = climb(slope, spread, p=p, radius=radius, steps=steps)
+    # Sharp softplus units make many small hills: the best climbs start again from nearby, then go to the last digit.
+    for reach in HOPS:
+        best = values.topk(max(1, count // 8)).indices
+        again = ends[best].repeat(8, 1)[:count] + reach * spread[: 8 * len(best)]
+        hopped, higher = climb(slope, again, p=p, radius=radius, steps=steps)
+        ends, values = torch.cat([ends[best], hopped]), torch.cat([values[best], higher])
+    best = values.topk(min(8, count)).indices
+    ends, values = climb(slope, ends[best], p=p, radius=radius, steps=2 * steps)
+    top = int(values.argmax())
+    value = float(values[top])
+    return Exact(value, value, math.inf, time.perf_counter() - began, target, x + ends[top].view(x.shape))
+
+
+def dense_multistart_distortion(
+    classifier: Classifier,
+    image: Any,
+    *,
+    p: float | str,
+    targets: TargetsLike = "untargeted",
+    count: int = 32,
+    steps: int = 40,
+    seed: int = 0,
+    accuracy: float = 1e-4,
+) -> Exact:
+    """The smallest ||delta||_p at which climbs of f_j - f_c reach 0, by bisection of the radius: an attack.
+
+    count, steps    climbs at each radius, and their length.
+    accuracy        relative, of the bisection.
+    `low` is 0: nothing is proved. `point` has the target's logit at or above the predicted one's, in float64.
+    """
+    p = checked_norm(p)
+    began = time.perf_counter()
+    classifier = in_double(classifier)
+    subject = one_subject(classifier, image, targets)
+    x = subject.x
+    best, point, winner = math.inf, x, subject.targets[0]
+    order = sorted(range(len(subject.targets)), key=lambda t: subject.margins[t])
+    for target in (subject.targets[t] for t in order):
+
+        def lead(offsets: torch.Tensor, target: int = target) -> torch.Tensor:
+            logits = classifier.logits(x + offsets.view(-1, *x.shape))
+            return logits[:, target] - logits[:, subject.predicted]
+
+        offset = _shortest(
+            lead, x, first_rows(classifier, x), p, best, count=count, steps=steps, seed=seed, accuracy=accuracy
+        )
+        if offset is not None:
+            best, winner = float(torch.linalg.vector_norm(offset, p)), target
+            point = x + offset.view(x.shape)
+    return Exact(best, 0.0, best, time.perf_counter() - began, winner, point)
+
+
+def _shortest(
+    lead: Objective,
+    x: torch.Tensor,
+    rows: torch.Tensor | None,
+    p: float,
+    limit: float,
+    *,
+    count: int,
+    steps: int,
+    seed: int,
+    accuracy: float,
+) -> torch.Tensor | None:
+    """The shortest offset below `limit` found at which `lead` reaches 0."""
+    dim, device = x.numel(), x.device
+    values, slopes = _differentiated(lead, torch.zeros(1, dim, dtype=torch.float64, device=device))
+    if float(values[0]) >= 0.0:
+        return torch.zeros(dim, dtype=torch.float64, device=device)
+    unit = starts(dim, count, p=p, radius=1.0, seed=seed, rows=rows).to(device)
+    low, high, found = 0.0, limit, None
+    linear = -float(values[0]) / max(1e-9, float(dual_norms(slopes, dual_exponent(p))[0]))
+    radius = limit if math.isfinite(limit) else linear
+    ends = unit * radius
+    for attempt in range(80):
+        ends, values = climb(lead, ends, p=p, radius=radius, steps=steps)
+        top = int(values.argmax())
+        if float(values[top]) >= 0.0:
+            found = ends[top]
+            high = float(torch.linalg.vector_norm(found, p))
+        elif attempt == 0 and math.isfinite(limit):
+            return None
+        else:
+            low = radius
+            if math.isinf(high) and radius > 1e9:
+                return None
+        if math.isfinite(high) and high - low <= accuracy * high:
+            break
+        radius = 2.0 * radius if math.isinf(high) else 0.5 * (low + high)
+        # What was good in one ball is a start in the next; half the starts are fresh ones.
+        keep = values.topk(count // 2).indices
+        ends = torch.cat([project(ends[keep], p, radius), unit[: count - len(keep)] * radius])
+    return found
+
+
+def checked_norm(p: float | str) -> float:
+    """1, 2 or inf."""
+    value = parse_norm(p)
+    if value not in (1.0, 2.0, math.inf):
+        raise SettingError(f"p={p}: truth is known for p = 1, 2 and inf")
+    return value

@@ -1,0 +1,194 @@
+"""A fully connected ReLU network around one input, in float64, on the unit ball: x = x0 + radius * d, ||d||_p <= 1.
+
+Phases say which side of zero a hidden unit is on: 1 active, -1 inactive, 0 not fixed. Bounds are linear functions of d
+that enclose every unit on the ball, found by going backward through the layers with each ReLU between two lines
+(Zhang et al., "Efficient Neural Network Robustness Certification with General Activation Functions", 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from cleverscore.errors import ModelError
+from cleverscore.estimators.sampling.row_space import layers_in_order
+from cleverscore.models.classifier import Classifier
+from cleverscore.norms import dual_exponent
+
+Array = npt.NDArray[np.float64]
+Phases = tuple[npt.NDArray[np.int8], ...]
+
+_SKIPPED = (nn.Flatten, nn.Identity, nn.Dropout)
+
+
+@dataclass(frozen=True)
+class Network:
+    """z_1 = W_1 d + b_1, z_k = W_k relu(z_(k-1)) + b_k on the unit ball of l_p; the last z holds the outputs."""
+
+    weights: tuple[Array, ...]
+    biases: tuple[Array, ...]
+    p: float
+    radius: float = 1.0
+
+    @property
+    def dim(self) -> int:
+        """Number of inputs."""
+        return int(self.weights[0].shape[1])
+
+    @property
+    def depth(self) -> int:
+        """Number of hidden layers."""
+        return len(self.weights) - 1
+
+    def margin(self, predicted: int, target: int, *, scale: float = 1.0) -> Network:
+        """The network whose one output is scale * (f_c - f_j)."""
+        weight, bias = self.weights[-1], self.biases[-1]
+        return replace(
+            self,
+            weights=(*self.weights[:-1], (weight[predicted] - weight[target])[None] * scale),
+            biases=(*self.biases[:-1], (bias[predicted] - bias[target])[None] * scale),
+        )
+
+    def at(self, radius: float) -> Network:
+        """The same network on the ball of another radius."""
+        scaled = self.weights[0] * (radius / self.radius)
+        return replace(self, weights=(scaled, *self.weights[1:]), radius=radius)
+
+    def layers(self, points: Array) -> list[Array]:
+        """All z_k of points d (n, dim): one (n, units) array per layer, the outputs last."""
+        found, values = [], points
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            found.append(values @ weight.T + bias)
+            values = np.maximum(found[-1], 0.0)
+        return found
+
+    def phases(self, point: Array) -> Phases:
+        """On which side of zero each hidden unit is at one point d."""
+        return tuple(np.where(z[0] > 0.0, 1, -1).astype(np.int8) for z in self.layers(point[None])[:-1])
+
+    def affine(self, phases: Phases) -> tuple[list[Array], list[Array]]:
+        """Matrices A_k and offsets c_k with z_k = A_k d + c_k where all phases hold."""
+        matrices, offsets = [self.weights[0]], [self.biases[0]]
+        for weight, bias, phase in zip(self.weights[1:], self.biases[1:], phases, strict=True):
+            gated = weight * (phase > 0)
+            matrices.append(gated @ matrices[-1])
+            offsets.append(gated @ offsets[-1] + bias)
+        return matrices, offsets
+
+    def free(self) -> Phases:
+        """No unit fixed."""
+        return tuple(np.zeros(len(bias), np.int8) for bias in self.biases[:-1])
+
+    def projected(self) -> tuple[Network, Array]:
+        """The network on its first layer's row space, which is all that matters in l2, and an orthonormal basis of it.
+
+        Fewer inputs z, same norms: d = basis @ z.
+        """
+        if self.p != 2.0 or self.weights[0].shape[0] >= self.dim or not self.depth:
+            return self, np.eye(self.dim)
+        basis, triangle = np.linalg.qr(self.weights[0].T)
+        return replace(self, weights=(triangle.T, *self.weights[1:])), basis
+
+
+def read(classifier: Classifier, image: torch.Tensor, p: float) -> Network:
+    """The weights of a classifier, with its preprocessing, around `image`; refuses all but Linear and ReLU in turn."""
+    layers = layers_in_order(classifier.module)
+    kinds = [layer for layer in layers or [] if not isinstance(layer, _SKIPPED)]
+    right = all(type(layer) is (nn.ReLU if k % 2 else nn.Linear) for k, layer in enumerate(kinds))
+    if layers is None or classifier.outputs != "logits" or len(kinds) % 2 == 0 or not right:
+        names = ", ".join(type(layer).__name__ for layer in layers or [classifier.module])
+        raise ModelError(
+            f"exact answers need a torch.nn.Sequential of Linear and ReLU in turn that gives logits, not {names}; "
+            "for smooth networks use dense_multistart_lipschitz"
+        )
+    linear = [layer for layer in kinds if isinstance(layer, nn.Linear)]
+    weights = [layer.weight.detach().double().cpu().numpy() for layer in linear]
+    biases = [
+        np.zeros(len(layer.weight)) if layer.bias is None else layer.bias.detach().double().cpu().numpy()
+        for layer in linear
+    ]
+    x = image.detach().double()
+    # The preprocessing is affine: what it makes of the input, and its slope, tell all.
+    centre = classifier.standardised(x[None]).flatten().cpu().numpy()
+    ones = torch.ones_like(x[None])
+    slope = (classifier.standardised(ones) - classifier.standardised(torch.zeros_like(ones))).flatten().cpu().numpy()
+    biases[0] = biases[0] + weights[0] @ centre
+    weights[0] = weights[0] * slope
+    return Network(tuple(weights), tuple(biases), p)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Enclosures on the ball under given phases: low[k] <= z_k <= high[k], and linear functions of d around z_k.
+
+    lower, upper    per layer, (matrix, offset) with lower <= z_k <= upper on the ball.
+    influence       per hidden layer, how much of the last output's lower bound is lost by not knowing a unit's phase.
+    possible        False where the phases contradict the bounds.
+    """
+
+    low: tuple[Array, ...]
+    high: tuple[Array, ...]
+    lower: tuple[tuple[Array, Array], ...]
+    upper: tuple[tuple[Array, Array], ...]
+    influence: tuple[Array, ...]
+    possible: bool
+
+    @property
+    def phases(self) -> Phases:
+        """Units that the bounds or the given phases fix."""
+        return tuple(
+            np.where(low >= 0.0, 1, np.where(high <= 0.0, -1, 0)).astype(np.int8)
+            for low, high in zip(self.low[:-1], self.high[:-1], strict=True)
+        )
+
+
+def bounds(network: Network, phases: Phases | None = None) -> Bounds:
+    """Bounds of all layers on the unit ball, those of deeper layers through those of the layers before."""
+    phases = network.free() if phases is None else phases
+    q = dual_exponent(network.p)
+    lows: list[Array] = []
+    highs: list[Array] = []
+    lower, upper = [], []
+    influence: list[Array] = []
+    possible = True
+    for k in range(network.depth + 1):
+        below, influence = _backward(network, lows, highs, k, sign=1.0)
+        above, _ = _backward(network, lows, highs, k, sign=-1.0)
+        low = below[1] - np.linalg.norm(below[0], q, axis=1)
+        high = above[1] + np.linalg.norm(above[0], q, axis=1)
+        lower.append(below)
+        upper.append(above)
+        if k < network.depth:
+            low = np.where(phases[k] > 0, np.maximum(low, 0.0), low)
+            high = np.where(phases[k] < 0, np.minimum(high, 0.0), high)
+            possible = possible and bool(np.all(low <= high))
+        lows.append(low)
+        highs.append(high)
+    return Bounds(tuple(lows), tuple(highs), tuple(lower), tuple(upper), tuple(influence), possible)
+
+
+def _backward(
+    network: Network, lows: Sequence[Array], highs: Sequence[Array], k: int, *, sign: float
+) -> tuple[tuple[Array, Array], list[Array]]:
+    """A linear function of d below (sign 1) or above (sign -1) z_k, and what each unit's relaxation costs."""
+    matrix, offset = sign * network.weights[k], sign * network.biases[k]
+    costs: list[Array] = []
+    for j in reversed(range(k)):
+        low, high = lows[j], highs[j]
+        unsure = (low < 0.0) & (high > 0.0)
+        width = np.where(unsure, high - low, 1.0)
+        chord = np.where(unsure, high / width, low >= 0.0)
+        intercept = np.where(unsure, -low * high / width, 0.0)
+        line = np.where(unsure, high > -low, chord)  # of the lines through 0, the one with the smaller area
+        positive, negative = np.maximum(matrix, 0.0), np.minimum(matrix, 0.0)
+        costs.append((-negative[-1]) * intercept)
+        offset = offset + negative @ intercept
+        matrix = positive * line + negative * chord
+        offset = offset + matrix @ network.biases[j]
+        matrix = matrix @ network.weights[j]
+    return (sign * matrix, sign * offset), costs[::-1]

@@ -1,0 +1,1 @@
+"""What is scored: checked inputs, their targets, and the balls around them."""

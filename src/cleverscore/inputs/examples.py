@@ -1,0 +1,121 @@
+"""Inputs made ready: checked, predicted, with the margins to their targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cleverscore.errors import InputError, ModelError
+from cleverscore.estimators.ascent.radial_profile import RadialProfile
+from cleverscore.inputs.targets import TargetsLike, choose
+from cleverscore.models.classifier import Classifier
+from cleverscore.scores.score import Evidence
+
+Array = npt.NDArray[np.float64]
+
+FORWARD_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One input with its prediction and the margins to its targets."""
+
+    x: torch.Tensor
+    input_id: int
+    label: int | None
+    predicted: int
+    targets: tuple[int, ...]
+    margins: tuple[float, ...]
+
+    def evidence(
+        self,
+        maxima: Iterable[Array],
+        block_sizes: tuple[int, ...],
+        seconds: float,
+        stopped: tuple[str, ...],
+        *,
+        profiles: tuple[RadialProfile, ...] = (),
+        slopes: tuple[float, ...] = (),
+        gradients: tuple[int, ...] = (),
+    ) -> Evidence:
+        """What was measured for this input, one entry per target."""
+        return Evidence(
+            input_id=self.input_id, label=self.label, predicted=self.predicted, targets=self.targets,
+            margins=self.margins, maxima=tuple(maxima), block_sizes=block_sizes, seconds=seconds, stopped=stopped,
+            profiles=profiles, slopes=slopes, gradients=gradients,
+        )  # fmt: skip
+
+
+def prepare(
+    classifier: Classifier,
+    images: Any,
+    *,
+    targets: TargetsLike = "untargeted",
+    labels: Sequence[int] | None = None,
+    ids: Sequence[int] | None = None,
+    seed: int = 0,
+) -> list[Subject]:
+    """Check model and inputs, predict, and choose the targets of each input."""
+    if not isinstance(classifier, Classifier):
+        raise ModelError(
+            f"the model is a {type(classifier).__name__}; wrap it first: cs.Classifier(model, bounds=(0.0, 1.0))"
+        )
+    x = classifier.inputs(images)
+    ids = _checked_ids(ids, len(x))
+    if labels is not None:
+        labels = _checked_labels(labels, len(x))
+    probe = classifier.check(x)
+    if labels is not None:
+        for input_id, label in zip(ids, labels, strict=True):
+            if not 0 <= label < probe.num_classes:
+                last = probe.num_classes - 1
+                way_out = "; subtract 1 if labels start at 1" if label == last + 1 and min(labels) > 0 else ""
+                raise InputError(
+                    f"the label of input {input_id} is {label}; the model has classes 0 to {last}{way_out}"
+                )
+    with torch.no_grad():
+        # Margins of float32 logits are formed in double, so that adding a constant to all logits costs nothing more.
+        logits = torch.cat([classifier.logits(part) for part in torch.split(x, FORWARD_CHUNK)]).double().cpu()
+    finite = torch.isfinite(logits).all(1)
+    if not bool(finite.all()):
+        raise InputError(f"the model's outputs for input {ids[int((~finite).nonzero()[0])]} are NaN or infinite")
+    chosen = choose(logits, targets, ids=ids, seed=seed)
+    predicted = logits.argmax(1).tolist()
+    return [
+        Subject(
+            x=x[i],
+            input_id=ids[i],
+            label=None if labels is None else labels[i],
+            predicted=predicted[i],
+            targets=chosen[i],
+            margins=tuple(float(logits[i, predicted[i]] - logits[i, j]) for j in chosen[i]),
+        )
+        for i in range(len(x))
+    ]
+
+
+def _checked_labels(labels: Sequence[int], count: int) -> list[int]:
+    array = np.asarray(labels)
+    if array.shape != (count,):
+        if array.ndim == 1:
+            raise InputError(f"there are {len(array)} labels for {count} inputs")
+        raise InputError(f"labels have shape {array.shape}; give one class number per input, not one-hot rows")
+    if not np.issubdtype(array.dtype, np.integer):
+        raise InputError(f"labels are of type {array.dtype}; give whole numbers")
+    return [int(label) for label in array]
+
+
+def _checked_ids(ids: Sequence[int] | None, count: int) -> list[int]:
+    if ids is None:
+        return list(range(count))
+    whole = [int(input_id) for input_id in ids]
+    if len(whole) != count:
+        raise InputError(f"there are {len(whole)} ids for {count} inputs")
+    if any(input_id < 0 for input_id in whole) or len(set(whole)) != count:
+        raise InputError("ids must be different whole numbers, none below 0; an id is the input's row in the data")
+    return whole

@@ -1,0 +1,256 @@
+"""Is B more robust than A? Paired differences of two runs on the same inputs, in words and tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cleverscore import tails
+from cleverscore.errors import InputError
+from cleverscore.estimators.settings import METHODS
+from cleverscore.reporting.findings import Findings, NormFindings
+from cleverscore.runs.results import radii_text
+from cleverscore.scores.score import Score, capped_ratio
+from cleverscore.scores.text_table import number, table
+from cleverscore.tails.paired_tests import Difference, difference
+
+Array = npt.NDArray[np.float64]
+
+MUST_AGREE = ("data_fingerprint", "targets", "method", "region", "radius")
+LEAST_HALF = 10  # blocks: a fit to fewer says nothing about its noise
+MOST_CAPPED = 0.2  # share of pairs cut at the radius above which a comparison is warned of
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Two runs in one norm, over the inputs that both have and both classify correctly (where labels are known).
+
+    ids             the inputs.
+    first, second   their scores.
+    left_out        inputs in both runs that one of the models misclassifies, or that have no score.
+    unpaired        inputs that only one of the runs has.
+    same_model      whether both runs are of the same weights.
+    capped          pairs of which at least one score is the radius.
+    """
+
+    norm: str
+    ids: tuple[int, ...]
+    first: Array
+    second: Array
+    difference: Difference
+    left_out: int
+    unpaired: int
+    same_model: bool
+    capped: int
+
+    @property
+    def verdict(self) -> int:
+        """1 if the second is more robust, -1 if the first is, 0 if it cannot be told."""
+        return 0 if self.same_model else self.difference.verdict
+
+    def changed_most(self, count: int) -> list[int]:
+        """Places of the inputs whose scores differ most, largest difference first."""
+        return [int(i) for i in np.argsort(-np.abs(self.second - self.first), kind="stable")[:count]]
+
+
+def compare(first: Findings, second: Findings, *, level: float = 0.95, tests: int = 1) -> list[Pairing]:
+    """Pair two runs norm by norm; `tests` is how many such comparisons are made, all to hold together at `level`."""
+    _check(first, second)
+    same_model = bool(first.config.model_fingerprint) and (
+        first.config.model_fingerprint == second.config.model_fingerprint
+    )
+    others = {norm.p: norm for norm in second.norms}
+    common = [(norm, others[norm.p]) for norm in first.norms if norm.p in others]
+    if not common:
+        raise InputError(
+            f"the runs have no norm in common ({_norms(first)}; {_norms(second)}); score one of them again with --norm"
+        )
+    share = (1.0 - level) / (tests * len(common))
+    return [_pairing(first, second, one, other, 1.0 - share, same_model) for one, other in common]
+
+
+def _norms(found: Findings) -> str:
+    return ", ".join(norm.name for norm in found.norms)
+
+
+def _check(first: Findings, second: Findings) -> None:
+    """Refuse to compare what was measured differently."""
+    for name in MUST_AGREE:
+        one, other = (getattr(found.config, name) for found in (first, second))
+        if name == "radius":
+            common = {norm.name for norm in first.norms} & {norm.name for norm in second.norms}
+            one, other = (
+                radii_text({norm.name: norm.radius for norm in found.norms if norm.name in common})
+                for found in (first, second)
+            )
+        if one != other:
+            raise InputError(
+                f"the runs cannot be compared: {name.replace('_', ' ')} is {one} in the first and {other} in the "
+                "second; score one of them again with the setting of the other"
+            )
+
+
+def _pairing(
+    first: Findings, second: Findings, one: NormFindings, other: NormFindings, level: float, same_model: bool
+) -> Pairing:
+    mine = {head.input: head for head in one.known}
+    theirs = {head.input: head for head in other.known}
+    both = [(mine[i], theirs[i]) for i in mine if i in theirs]
+    if not both:
+        reason = first.unfinished or second.unfinished or "score the same rows of the data"
+        raise InputError(f"the runs have no input in common in the l{one.name} norm; {reason}")
+    used = [pair for pair in both if all(map(_usable, pair))]
+    scores = np.array([[head.value for head in pair] for pair in used]).reshape(-1, 2)
+    noise = sum((_noise([pair[k] for pair in used], found) for k, found in enumerate((first, second))), np.zeros(1))
+    return Pairing(
+        norm=one.name,
+        ids=tuple(pair[0].input for pair in used),
+        first=scores[:, 0],
+        second=scores[:, 1],
+        difference=difference(scores[:, 0], scores[:, 1], noise=noise if len(used) else None, level=level),
+        left_out=len(both) - len(used),
+        unpaired=len(mine.keys() ^ theirs.keys()),
+        same_model=same_model,
+        capped=sum(pair[0].capped or pair[1].capped for pair in used),
+    )
+
+
+def _usable(head: Score) -> bool:
+    return head.correct is not False and not math.isnan(head.value)
+
+
+def _noise(heads: Sequence[Score], found: Findings) -> Array:
+    """Variance of each score from sampling: a quarter of the squared difference of its two halves' scores."""
+    noise = np.full(len(heads), math.nan)
+    rule = METHODS[found.config.method]
+    groups: dict[int, list[int]] = {}
+    for place, head in enumerate(heads):
+        half = len(head.maxima) // 2
+        if half >= LEAST_HALF and np.isfinite(head.maxima).all():
+            groups.setdefault(half, []).append(place)
+    for half, places in groups.items():
+        maxima = np.stack([[heads[i].maxima[:half], heads[i].maxima[half : 2 * half]] for i in places])
+        locations = tails.law(maxima, heads[places[0]].fit.penalty).location
+        margins = np.array([[heads[i].margin] for i in places])
+        limit = heads[places[0]].radius if rule.cap else math.inf
+        scores = capped_ratio(margins, locations, limit)
+        noise[places] = (scores[:, 0] - scores[:, 1]) ** 2 / 4.0
+    return noise
+
+
+def sentence(pairing: Pairing, names: tuple[str, str] = ("A", "B")) -> str:
+    """Whether the second is more robust than the first, and what would tell if it cannot be told."""
+    found, (first, second) = pairing.difference, names
+    if found.count == 0:
+        return (
+            f"It cannot be told whether {second} is more robust than {first} in the l{pairing.norm} norm: no input has "
+            "a score and is classified correctly in both."
+        )
+    percent = f"{100.0 * found.level:.3g}%"
+    seen = (
+        f"{second}'s score is larger on {found.above} of {found.count} inputs and smaller on {found.below}, on average "
+        f"by {_signed(found.mean.value)} ({percent} interval {_signed(found.mean.low)} to {_signed(found.mean.high)}; "
+        f"sign test p {found.sign_pvalue:.2g})"
+    )
+    if pairing.verdict:
+        better, worse = (second, first) if pairing.verdict > 0 else (first, second)
+        return f"{better} is more robust than {worse} in the l{pairing.norm} norm: {seen}."
+    if pairing.same_model:
+        return (
+            f"It cannot be told whether {second} is more robust than {first} in the l{pairing.norm} norm, and no run "
+            f"will tell: they are the same model. What differs is the noise of sampling: {seen}."
+        )
+    return (
+        f"It cannot be told whether {second} is more robust than {first} in the l{pairing.norm} norm: {seen}. "
+        f"{_what_would_tell(found)}"
+    )
+
+
+def _signed(value: float) -> str:
+    return ("+" if value > 0 else "") + number(value, 3)
+
+
+def _what_would_tell(found: Difference) -> str:
+    ways = []
+    if found.inputs_needed is not None:
+        # An estimate below what was used was not enough this time: a quarter more is the next thing to try.
+        needed = max(found.inputs_needed, math.ceil(1.25 * found.count))
+        ways.append(f"about {needed} inputs in all instead of {found.count}")
+    if found.blocks_factor is not None and 1.0 < found.blocks_factor <= 100.0:
+        ways.append(f"about {found.blocks_factor:.2g} times the blocks on the same inputs")
+    bound = max(abs(found.mean.low), abs(found.mean.high))
+    if not ways:
+        return (
+            f"The mean difference is at most {number(bound, 3)} either way; one as small as was seen would not be told "
+            "by any realistic number of inputs or blocks."
+        )
+    blocks = "" if len(ways) > 1 else "; more blocks on the same inputs would not"
+    return f"A difference of the size that was seen would be told by {', or by '.join(ways)}{blocks}."
+
+
+def comparison_text(runs: Sequence[tuple[str, Findings]], pairings: Sequence[Sequence[Pairing]], most: int) -> str:
+    """Every run against the first: a table, the inputs that changed most, and a sentence each."""
+    letters = [letter_of(place) for place in range(len(runs))]
+    parts = [f"{letter}: {name}" for letter, (name, _) in zip(letters, runs, strict=True)]
+    parts += [
+        f"{letter} is {found.unfinished}" for letter, (_, found) in zip(letters, runs, strict=True) if found.unfinished
+    ]
+    parts.append("")
+    rows = [
+        [
+            f"{letter} - A", pairing.norm, str(pairing.difference.count), number(float(np.median(pairing.first))),
+            number(float(np.median(pairing.second))), _signed(pairing.difference.mean.value),
+            f"{_signed(pairing.difference.mean.low)} .. {_signed(pairing.difference.mean.high)}",
+            f"{pairing.difference.above}:{pairing.difference.below}", f"{pairing.difference.sign_pvalue:.2g}",
+        ]
+        for letter, of_run in zip(letters[1:], pairings, strict=True)
+        for pairing in of_run
+        if pairing.difference.count
+    ]  # fmt: skip
+    headers = ["pair", "norm", "inputs", "median A", "median", "mean diff", "interval", "larger:smaller", "sign p"]
+    parts += [table(headers, rows), ""]
+    for letter, of_run in zip(letters[1:], pairings, strict=True):
+        for pairing in of_run:
+            places = pairing.changed_most(most)
+            if places:
+                words = ", ".join(
+                    f"#{pairing.ids[i]} ({number(float(pairing.first[i]), 3)} to {number(float(pairing.second[i]), 3)})"
+                    for i in places
+                )
+                parts.append(f"changed most, A to {letter}, norm {pairing.norm}: {words}")
+    parts += ["", *(f"{words}" for words in notes(pairings, letters[1:]))]
+    for letter, of_run in zip(letters[1:], pairings, strict=True):
+        parts += [sentence(pairing, ("A", letter)) for pairing in of_run]
+    return "\n".join(parts)
+
+
+def letter_of(place: int) -> str:
+    """A, B, ... for runs in the order given."""
+    return chr(ord("A") + place) if place < 26 else f"run {place + 1}"
+
+
+def notes(pairings: Sequence[Sequence[Pairing]], letters: Sequence[str]) -> list[str]:
+    """What to know about the pairs."""
+    found = []
+    for letter, of_run in zip(letters, pairings, strict=True):
+        for pairing in of_run:
+            if pairing.left_out:
+                found.append(
+                    f"note: {pairing.left_out} inputs were left out of A and {letter} in norm {pairing.norm}: "
+                    "misclassified by one of the models, or without a score"
+                )
+            if pairing.unpaired:
+                found.append(
+                    f"note: {pairing.unpaired} inputs are in one of A and {letter} only, norm {pairing.norm}, and "
+                    "cannot be compared; --correct-only chooses other rows for each model, --index the same"
+                )
+            if pairing.capped > MOST_CAPPED * max(1, pairing.difference.count):
+                found.append(
+                    f"note: {pairing.capped} of {pairing.difference.count} pairs in norm {pairing.norm} are cut at the "
+                    "radius, which hides differences; score with a larger --radius"
+                )
+    return found

@@ -1,0 +1,28 @@
+"""The demo's sizes and plots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from cleverscore.norms import norm_name
+from cleverscore.reporting import plots
+from cleverscore.scores.score import Scores
+
+IMAGES = 10
+BLOCKS = 200
+BLOCK_SIZE = 128
+TOLERANCE = 0.0  # targets race: those that cannot be the nearest class get no more gradients
+
+
+def write_plots(scores: Scores, folder: Path) -> Iterator[Path]:
+    """The scores of all inputs and the least robust input's fit, per norm."""
+    for p in sorted({score.p for score in scores}):
+        heads = [score for score in scores if score.p == p]
+        least = min(heads, key=lambda score: score.value)
+        for name, axes in (("scores", plots.bars(heads)), ("tail", plots.tail(least))):
+            path = folder / f"{name}-l{norm_name(p)}.png"
+            figure = axes.get_figure(root=True)
+            assert figure is not None  # plots makes it
+            figure.savefig(path)
+            yield path

@@ -1,0 +1,259 @@
+"""Findings made small enough for a page: thinned maxima, quantised scores per target, pictures within a limit."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cleverscore import tails
+from cleverscore.estimators.settings import METHODS
+from cleverscore.reporting.findings import Findings, NormFindings
+from cleverscore.reporting.html.packing import pack, packed_size
+from cleverscore.runs.thumbnails import shrunk_picture
+from cleverscore.scores.score import Score, capped_ratio
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+LIMIT = 5_600_000  # characters of data: with markup, style and program the page stays below 6 MB
+QUANTILE_VALUES = 600_000  # order statistics of block maxima in a page; a plot needs 24 to show a law, 500 are all
+LEAST_QUANTILES, MOST_QUANTILES = 24, 512
+TARGET_VALUES = 250_000  # scores per target class in a page
+FIRST_PREFIX = 16  # blocks: convergence is drawn at 16, 32, 64, ...
+PREFIXES = 10
+MERGES = 5  # at most: end-points of 1, 2, 4, 8 and 16 merged blocks are drawn
+STEPS = 65535  # of 16-bit fractions
+RATIO_OCTAVES = 4.0  # convergence is kept as a ratio to the final score, from 1/16 to 16
+LEVELS = 255  # of quantised scores
+LOST = 1 << 30  # marks the number of a target that lost its race
+# Sides in pixels and levels of brightness, tried in turn until all pictures fit.
+PICTURE_SIZES = ((64, 256), (48, 256), (32, 256), (32, 32), (24, 32))
+SAMPLED_PICTURES = 400  # to guess what all of them take
+
+
+def packed(found: Findings, header: dict[str, Any], *, limit: int = LIMIT) -> str:
+    """All that the page's program needs, as one block of text."""
+    arrays: Arrays = {
+        "ids": np.array(found.ids, np.int32),
+        "labels": np.array([-1 if label is None else label for label in found.labels], np.int32),
+        "predicted": np.array(found.predicted, np.int32),
+    }
+    heads = sum(len(norm.known) for norm in found.norms)
+    quantiles = int(np.clip(QUANTILE_VALUES // max(1, heads), LEAST_QUANTILES, MOST_QUANTILES))
+    most_targets = max((len(row) for norm in found.norms for row in norm.targets), default=0)
+    cells = max(1, len(found.ids) * len(found.norms))
+    kept_targets = int(np.clip(TARGET_VALUES // cells, 1, max(1, most_targets)))
+    outcomes = list(tails.FitOutcome)
+    stopped = sorted({head.stopped for norm in found.norms for head in norm.known})
+    attacks = sorted({name for norm in found.norms for name in norm.attacks if name})
+    norms = []
+    for place, norm in enumerate(found.norms):
+        columns, facts = _columns(norm, outcomes, stopped, attacks)
+        columns["quantiles"] = _quantiles(norm, quantiles)
+        columns["convergence"] = _convergence(norm, found.config.method)
+        columns["stability"] = _stability(norm)
+        columns["targets"], columns["target_scores"], scale = _target_scores(norm, kept_targets)
+        arrays |= {f"{place}.{name}": column for name, column in columns.items()}
+        norms.append(
+            {
+                "name": norm.name, "radius": norm.radius, "quantiles": quantiles, "kept_targets": kept_targets,
+                "scale": scale, "attacked": bool(np.isfinite(norm.upper).any() or np.isinf(norm.upper).any()),
+                "certified": bool((~np.isnan(norm.certified)).any()), **facts,
+            }
+        )  # fmt: skip
+    header = {
+        **header,
+        "classes": found.class_names,
+        "norms": norms,
+        "outcomes": [[outcome.value, outcome.advice, outcome.has_law] for outcome in outcomes],
+        "stopped": stopped,
+        "attacks": attacks,
+        "pictures": None,
+    }
+    text = pack(header, arrays)
+    pictures, shape = _pictures(found, limit - len(text))
+    if shape is None:
+        return text
+    return pack({**header, "pictures": shape}, {**arrays, **pictures})
+
+
+def _columns(
+    norm: NormFindings, outcomes: Sequence[tails.FitOutcome], stopped: Sequence[str], attacks: Sequence[str]
+) -> tuple[Arrays, dict[str, Any]]:
+    def numbers(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        return np.asarray(values, np.float32)
+
+    def of_fit(name: str) -> npt.NDArray[np.float32]:
+        return numbers([math.nan if head is None else float(getattr(head.fit, name)) for head in norm.heads])
+
+    def interval(name: str) -> npt.NDArray[np.float32]:
+        # The page calls these a 95% interval, which the low end of a search is not.
+        searched = [getattr(head, "profile", None) is not None for head in norm.heads]
+        return numbers(np.where(searched, math.nan, norm.column(name)))
+
+    flags = norm.flags()
+    bits = sum((marked.astype(np.int32) << bit for bit, marked in enumerate(flags.values())), np.int32(0))
+    columns: Arrays = {
+        "score": numbers(norm.column("value")),
+        "low": interval("low"),
+        "high": interval("high"),
+        "margin": numbers(norm.column("margin")),
+        "ks": numbers(norm.column("ks_pvalue")),
+        "ad": of_fit("ad_pvalue"),
+        "drift": of_fit("drift"),
+        "location": numbers(norm.column("lipschitz")),
+        "scale": of_fit("scale"),
+        "shape": of_fit("shape"),
+        "smallest": numbers(
+            [math.nan if h is None or not len(h.maxima) else float(h.maxima.min()) for h in norm.heads]
+        ),
+        "largest": of_fit("sample_max"),
+        "target": np.array([-1 if head is None else head.target for head in norm.heads], np.int32),
+        "blocks": np.array([0 if head is None else len(head.maxima) for head in norm.heads], np.int32),
+        "outcome": np.array([255 if h is None else outcomes.index(h.outcome) for h in norm.heads], np.uint8),
+        "stopped": np.array([255 if h is None else stopped.index(h.stopped) for h in norm.heads], np.uint8),
+        "flags": np.asarray(bits, np.int32),
+        "upper": numbers(norm.upper),
+        "certified": numbers(norm.certified),
+        "attack": np.array([255 if name is None else attacks.index(name) for name in norm.attacks], np.uint8),
+    }
+    profiles = [getattr(head, "profile", None) for head in norm.heads]
+    facts: dict[str, Any] = {"flags": list(flags), "block_size": max((h.block_size for h in norm.known), default=0)}
+    if any(profile is not None for profile in profiles):
+        facts["profiles"] = [
+            None if profile is None else [_short(profile.radii), _short(profile.slopes)] for profile in profiles
+        ]
+    return columns, facts
+
+
+def _short(values: npt.NDArray[Any]) -> list[float | None]:
+    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
+
+
+def _quantiles(norm: NormFindings, kept: int) -> npt.NDArray[np.uint16]:
+    """Evenly spaced order statistics of each input's maxima, as fractions of their range; differences compress well."""
+    table = np.zeros((len(norm.heads), kept), np.uint16)
+    for place, head in enumerate(norm.heads):
+        if head is None or not len(head.maxima) or not np.isfinite(head.maxima).all():
+            continue
+        ordered = np.sort(head.maxima)
+        ordered = ordered[np.linspace(0, len(ordered) - 1, min(kept, len(ordered))).round().astype(int)]
+        extent = ordered[-1] - ordered[0]
+        steps = np.rint(STEPS * (ordered - ordered[0]) / extent) if extent > 0.0 else np.zeros(len(ordered))
+        table[place, : len(ordered)] = np.diff(steps, prepend=0.0).astype(np.uint16)
+    return table
+
+
+def prefixes(blocks: int) -> list[int]:
+    """Numbers of blocks at which convergence is drawn, all of them left aside.
+
+    >>> prefixes(100)
+    [16, 32, 64]
+    """
+    return [FIRST_PREFIX << k for k in range(PREFIXES) if FIRST_PREFIX << k < blocks]
+
+
+def _convergence(norm: NormFindings, method: str) -> npt.NDArray[np.uint16]:
+    """The score from the first 16, 32, ... blocks, as log2 of its ratio to the final one; 0 is none."""
+    table = np.zeros((len(norm.heads), PREFIXES), np.uint16)
+    groups: dict[int, list[tuple[int, Score]]] = defaultdict(list)
+    for place, head in enumerate(norm.heads):
+        if head is not None and head.value > 0.0 and np.isfinite(head.maxima).all():
+            for size in prefixes(len(head.maxima)):
+                groups[size].append((place, head))
+    rule = METHODS[method]
+    limit = norm.radius if rule.cap else math.inf
+    for size, members in groups.items():
+        penalty = members[0][1].fit.penalty
+        fits = tails.law(np.stack([head.maxima[:size] for _, head in members]), penalty)
+        scores = capped_ratio(np.array([head.margin for _, head in members]), fits.location, limit)
+        column = prefixes(size + 1).index(size)
+        table[[place for place, _ in members], column] = _codes(scores / np.array([head.value for _, head in members]))
+    return table
+
+
+def _codes(ratios: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]:
+    """Ratios from 1/16 to 16 as whole numbers from 1; 0 is none."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        octaves = np.log2(ratios)
+    codes = 1 + np.rint((STEPS - 1) * np.clip(octaves / (2 * RATIO_OCTAVES) + 0.5, 0.0, 1.0))
+    return np.asarray(np.nan_to_num(codes), np.uint16)
+
+
+def _stability(norm: NormFindings) -> npt.NDArray[np.uint16]:
+    """End-points of 1, 2, 4, ... merged blocks, as ratios to the largest gradient norm that was met; 0 is none."""
+    table = np.zeros((len(norm.heads), MERGES), np.uint16)
+    groups: dict[int, list[tuple[int, Score]]] = defaultdict(list)
+    for place, head in enumerate(norm.heads):
+        if head is not None and head.outcome.has_law and len(head.maxima):
+            groups[len(head.maxima)].append((place, head))
+    for members in groups.values():
+        found = tails.stability(np.stack([head.maxima for _, head in members]))
+        if len(found.merged) > 1:
+            largest = np.array([[head.fit.sample_max] for _, head in members])
+            places = [place for place, _ in members]
+            table[places, : len(found.merged)] = _codes(found.location / largest)
+    return table
+
+
+def _target_scores(
+    norm: NormFindings, kept: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], list[float] | None]:
+    """The nearest target classes of each input and their scores on a logarithmic scale of 255 levels; 0 is none."""
+    shape = (len(norm.heads), kept)
+    classes, levels = np.zeros(shape, np.int32), np.zeros(shape, np.uint8)
+    values = [score.value for row in norm.targets for score in row if score.value > 0.0 and math.isfinite(score.value)]
+    if not values:
+        return classes, levels, None
+    low, high = math.log(min(values)), math.log(max(values))
+    for place, row in enumerate(norm.targets):
+        usable = [score for score in row if math.isfinite(score.value)]
+        for i, score in enumerate(sorted(usable, key=lambda score: score.value)[:kept]):
+            part = 0.0 if score.value <= 0.0 or high == low else (math.log(score.value) - low) / (high - low)
+            classes[place, i] = score.target | (LOST if score.lost else 0)
+            levels[place, i] = 1 + round((LEVELS - 1) * part)
+    return classes, levels, [math.exp(low), math.exp(high)]
+
+
+def _pictures(found: Findings, room: int) -> tuple[Arrays, dict[str, Any] | None]:
+    """All pictures as large as the room allows; the least robust inputs' if not all fit."""
+    have = [place for place, input_id in enumerate(found.ids) if input_id in found.pictures]
+    if not have or room <= 0:
+        return {}, None
+    for side, levels in PICTURE_SIZES:
+        few = have[:: max(1, len(have) // SAMPLED_PICTURES)]
+        each = packed_size(_pixels(found, few, side, levels)) / len(few)
+        if each * len(have) <= room:
+            break
+    else:
+        ranks = np.nanmin([_rank(norm) for norm in found.norms], axis=0)
+        have = sorted(sorted(have, key=lambda place: ranks[place])[: int(0.95 * room / each)])
+    while have:
+        content = _pixels(found, have, side, levels)
+        if packed_size(content) <= room:
+            break
+        have = have[: int(0.9 * len(have))]
+    if not have:
+        return {}, None
+    height, width, channels = shrunk_picture(found.pictures[found.ids[have[0]]], side).shape
+    places = np.full(len(found.ids), -1, np.int32)
+    places[have] = np.arange(len(have))
+    shape = {"height": height, "width": width, "channels": channels, "count": len(have)}
+    return {"picture": places, "pixels": np.frombuffer(content, np.uint8)}, shape
+
+
+def _rank(norm: NormFindings) -> npt.NDArray[np.float64]:
+    values = np.nan_to_num(norm.column("value"), nan=np.inf)
+    return np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
+
+
+def _pixels(found: Findings, places: Sequence[int], side: int, levels: int) -> bytes:
+    step = 256 // levels
+    pictures = np.stack([shrunk_picture(found.pictures[found.ids[place]], side) for place in places])
+    if step > 1:
+        pictures = (np.minimum(pictures // step * step + step // 2, 255) * (pictures >= step)).astype(np.uint8)
+    return pictures.tobytes()

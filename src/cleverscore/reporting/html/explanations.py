@@ -1,0 +1,100 @@
+"""What a reader should know before relying on a run, in plain language."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cleverscore.reporting.findings import Findings, NormFindings
+from cleverscore.tails import FitOutcome
+
+
+@dataclass(frozen=True)
+class Remark:
+    """One thing to know.
+
+    title   in a few words.
+    text    what it means and what to do.
+    flag    the mark that its inputs carry; None where it concerns the run as a whole.
+    counts  inputs that it concerns, by the norm's place.
+    """
+
+    title: str
+    text: str
+    flag: str | None = None
+    counts: Mapping[int, int] = field(default_factory=dict)
+
+
+HARMLESS = "nothing needs to be done."  # how the advice of an outcome ends that is no reason to worry
+_FLAGS = {
+    "above_attack": (
+        "score above the attack",
+        "An attack changed the prediction with a smaller step than the score says is safe. Believe the attack: for "
+        "these inputs the sampled gradients missed the steepest places. Use more or larger blocks, or method sharp.",
+    ),
+    "below_certificate": (
+        "score below the certificate",
+        "More was proved than the score estimates, so the score is needlessly low here. Believe the certificate; a "
+        "smaller radius usually brings the two together.",
+    ),
+    "no_score": (
+        "no score",
+        "A gradient was NaN or infinite near these inputs, so they have no score and are left out of every summary. "
+        "Check the model for overflow.",
+    ),
+    "open": (
+        "score bounded from above only",
+        "The largest gradient could be far above what was sampled, so the score has no lower limit: it is at most the "
+        "margin divided by the largest gradient norm that was met, or a little less where a fitted law holds. Larger "
+        "blocks, a smaller radius or method sharp tell more.",
+    ),
+    "capped": (
+        "score is the radius",
+        "The score is cut at the radius of the ball that was sampled; the input may be more robust than that. Use a "
+        "larger radius to find out.",
+    ),
+    "budget": (
+        "budget used up",
+        "Sampling ended before all blocks were drawn; intervals are wider than they would have been.",
+    ),
+    "misclassified": (
+        "misclassified",
+        "The model gets these inputs wrong. They are scored for the class that the model predicts, which says how "
+        "firmly it holds its mistake.",
+    ),
+}
+
+
+def remarks(found: Findings) -> list[Remark]:
+    """All that should be known, the gravest first."""
+    notes = []
+    if found.unfinished is not None:
+        notes.append(Remark("unfinished run", f"{found.unfinished[:1].upper()}{found.unfinished[1:]}."))
+    selection = found.meta.get("selection")
+    if selection:
+        notes.append(Remark("selected inputs", f"The run holds {selection}: its share of correct ones says nothing."))
+    for sign in found.meta.get("signs") or []:
+        if sign.get("kind") == "above_attack":
+            continue  # counted below, from the bounds that the run has by now
+        notes.append(Remark(f"sign of gradient masking: {sign.get('kind', '')}", str(sign.get("text", ""))))
+    flags = [norm.flags() for norm in found.norms]
+    for flag, (title, text) in _FLAGS.items():
+        notes.append(Remark(title, text, flag, {k: int(marks[flag].sum()) for k, marks in enumerate(flags)}))
+    for outcome in FitOutcome:
+        if outcome is not FitOutcome.NOT_FINITE and not outcome.advice.endswith(HARMLESS):
+            counts = {k: sum(head.outcome is outcome for head in norm.known) for k, norm in enumerate(found.norms)}
+            notes.append(Remark(f"fit ended as {outcome.value}", outcome.advice, f"outcome:{outcome.value}", counts))
+    return [note for note in notes if note.flag is None or any(note.counts.values())]
+
+
+def headline(norm: NormFindings) -> str:
+    """One sentence about a norm."""
+    median = norm.median
+    count = sum(not math.isnan(head.value) for head in norm.known)
+    if count == 0:
+        return "There is no score in this norm yet."
+    return (
+        f"Half of the {count} inputs keep their class under every change shorter than about {median.value:.3g} in the "
+        f"l{norm.name} norm, as estimated."
+    )

@@ -1,0 +1,123 @@
+"""The report of a run that still goes on: served on this machine alone, under an address that cannot be guessed."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from cleverscore.errors import SettingError
+from cleverscore.reporting.html.report import report_page
+from cleverscore.runs.store import Store
+
+LOOPBACK = "127.0.0.1"
+SECONDS_BETWEEN_PAGES = 2.0  # a page is fitted anew from all maxima: at most a fifth of the time goes into that
+REST = 4.0  # seconds of rest per second of making a page
+
+
+class LiveReport:
+    """The newest page of a run, made when there are more results and somebody asks."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self._lock = threading.Lock()
+        self._state = ""
+        self._page = b""
+        self._not_before = 0.0
+
+    def state(self) -> str:
+        """What changes when a page would: the number of results, once the page may be made anew."""
+        with self._lock:
+            return self._state if self._page and time.monotonic() < self._not_before else self._count()
+
+    def page(self) -> bytes:
+        """The newest page."""
+        with self._lock:
+            state = self._count()
+            if not self._page or (state != self._state and time.monotonic() >= self._not_before):
+                began = time.monotonic()
+                with Store.open(self.run) as store:
+                    self._page = report_page(store, live=state).encode()
+                self._state = state
+                spent = time.monotonic() - began
+                self._not_before = time.monotonic() + max(SECONDS_BETWEEN_PAGES, REST * spent)
+            return self._page
+
+    def _count(self) -> str:
+        with Store.open(self.run) as store:
+            return str(len(store.done()))
+
+
+class LiveServer(ThreadingHTTPServer):
+    """Answers GET and HEAD of two addresses below a random token, for requests to the loopback alone."""
+
+    daemon_threads = True
+
+    def __init__(self, run: Path, *, port: int = 0) -> None:
+        self.report = LiveReport(run)
+        self.token = secrets.token_urlsafe(24)
+        try:
+            super().__init__((LOOPBACK, port), _Handler)
+        except OSError as error:
+            raise SettingError(
+                f"--port {port} cannot be used: {error.strerror}; leave it out for a free one"
+            ) from error
+
+    @property
+    def address(self) -> str:
+        """Where the page is."""
+        return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: LiveServer
+    server_version = "cleverscore"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def _answer(self, *, body: bool) -> None:
+        # A page elsewhere that lets its own name point to this machine would come with that name as the host.
+        port = self.server.server_port
+        if self.headers.get("Host") not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
+            self._send(403, b"forbidden\n", "text/plain", body=body)
+            return
+        # Whole addresses are compared, in constant time: there is no path to climb out of.
+        asked = self.path.encode("utf-8", "replace")
+        if secrets.compare_digest(asked, f"/{self.server.token}/".encode()):
+            self._send(200, self.server.report.page(), "text/html; charset=utf-8", body=body)
+        elif secrets.compare_digest(asked, f"/{self.server.token}/state".encode()):
+            self._send(200, self.server.report.state().encode(), "text/plain", body=body)
+        else:
+            self._send(404, b"not found\n", "text/plain", body=body)
+
+    def _send(self, code: int, content: bytes, kind: str, *, body: bool) -> None:
+        self.send_response(code)
+        for name, value in (
+            ("Content-Type", kind),
+            ("Content-Length", str(len(content))),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Referrer-Policy", "no-referrer"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        if body:
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: the address holds the token."""
+
+
+def serve_report(run: Path, *, port: int = 0, announce: Callable[[str], None]) -> None:
+    """Serve the report of a run until interrupted."""
+    with LiveServer(run, port=port) as server:
+        announce(server.address)
+        server.serve_forever()

@@ -1,0 +1,256 @@
+"""The report: a run as one HTML file that needs no network, no model and no data."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import cleverscore
+from cleverscore.errors import LoadError, StoreError
+from cleverscore.inputs.targets import takes_smallest
+from cleverscore.reporting.findings import Findings, NormFindings, findings
+from cleverscore.reporting.html.columns import packed
+from cleverscore.reporting.html.explanations import Remark, headline, remarks
+from cleverscore.reporting.html.page import escape, fill
+from cleverscore.runs.store import Store
+from cleverscore.runs.study import StudyConfig, describe_run
+from cleverscore.scores.tables import race_summary
+from cleverscore.scores.text_table import number
+
+PROGRAMS = ("common.js", "charts.js", "report.js")
+
+HOW_TO_READ = (
+    (
+        "Score",
+        "An estimate of the distance to the nearest input that the model classifies otherwise, in the units of the "
+        "inputs and in the norm that is named. Larger is more robust. Scores in different norms are different "
+        "questions and cannot be compared with each other.",
+    ),
+    (
+        "Interval",
+        "The statistical error of the estimate from sampling, at 95%, widened for norms whose largest value is "
+        "approached slowly. It is not a guarantee that the true distance lies inside. At most a number: the samples "
+        "show no largest gradient, and only the largest one that was met bounds the score, from above.",
+    ),
+    (
+        "Nearest class",
+        "The class that the estimate says can be reached with the smallest change. The score is the smallest over all "
+        "classes that were looked at.",
+    ),
+    (
+        "Certificate, score, attack",
+        "A certificate is a proof: no smaller change alters the class. An attack is a witness: a change of that size "
+        "does. The score lies between the two where all is well. Where it does not, believe the proof and the witness.",
+    ),
+    (
+        "What a score does not promise",
+        "It is an estimate of a lower bound, not a proof. It cannot see through gradients that are masked: a model "
+        "whose gradients vanish or lie gets a high score and is not robust. It says nothing "
+        "beyond the radius of the ball.",
+    ),
+    (
+        "Fit, K-S p and A-D p",
+        "The score rests on a reverse Weibull law fitted to the largest gradient norms of many blocks of samples. In "
+        "the Q-Q plot a good fit follows the line. K-S p is the paper's test, which nearly every fit passes; A-D p "
+        "knows that the law was fitted, and a fit that it rejects is marked. In the stability plot the end-point of a "
+        "law that is reached stays where it is when blocks are merged. The penalty, which is a number of the run, "
+        "keeps end-points finite: where the maxima show none, the score rests on it.",
+    ),
+)
+# What takes the place of intervals and fits where nothing is sampled.
+HOW_TO_READ_SEARCH = (
+    "Search",
+    "The score is the distance at which the largest falls of the margin across shells around the input, found by "
+    "search, add up to the margin. No law is fitted and there is no sampling error, hence no interval, no Q-Q plot and "
+    "no test of a fit. A search can miss the largest fall; then the score is too large. In a search that is not "
+    "settled the starts disagree.",
+)
+
+
+def _how_to_read(method: str) -> tuple[tuple[str, str], ...]:
+    if method != "sharp":
+        return HOW_TO_READ
+    return (*(part for part in HOW_TO_READ if part[0] not in ("Interval", "Fit, K-S p and A-D p")), HOW_TO_READ_SEARCH)
+
+
+def report_page(store: Store, *, live: str | None = None) -> str:
+    """The page of a run; `live` is the state that a page served while the run goes on compares with."""
+    found = findings(store)
+    config = found.config
+    title = f"{config.model}: robustness"
+    return fill(
+        "report.html",
+        programs=PROGRAMS,
+        live=live is not None,
+        title=escape(title),
+        model=escape(config.model),
+        subject=escape(describe_run(store)),
+        live_mark=", live" if live is not None else "",
+        headline="".join(map(_card, found.norms)),
+        remarks=_remarks(remarks(found), found),
+        how="".join(
+            f"<div><h3>{escape(name)}</h3><p>{escape(words)}</p></div>" for name, words in _how_to_read(config.method)
+        ),
+        made=_made(found),
+        footer=footer(),
+        data=packed(found, {"live": live}),
+    )
+
+
+def footer() -> str:
+    """Who wrote a page, and when."""
+    now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    return escape(
+        f"Written by cleverscore {cleverscore.__version__} on {now}. This file is complete: it loads nothing from "
+        "anywhere."
+    )
+
+
+def write_report(store: Store, out: Path) -> int:
+    """Write the page of a run to a file; its size in bytes."""
+    if not store.done():
+        raise StoreError(f"{store.folder} holds no finished input yet, so there is nothing to report")
+    return write_page(report_page(store), out)
+
+
+def write_page(page: str, out: Path) -> int:
+    """Write a page to a file; its size in bytes."""
+    content = page.encode()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(content)
+    except OSError as error:
+        raise LoadError(f"{out} cannot be written: {error.strerror}") from error
+    return len(content)
+
+
+def _card(norm: NormFindings) -> str:
+    median = norm.median
+    values = [head.value for head in norm.known if not math.isnan(head.value)]
+    labelled = [head.correct for head in norm.known if head.correct is not None]
+    facts = [
+        ("inputs", str(len(values))),
+        ("smallest", number(min(values, default=math.nan), 3)),
+        ("largest", number(max(values, default=math.nan), 3)),
+        ("radius", f"{norm.radius:g}"),
+        ("classified correctly", _share(sum(labelled) / len(labelled) if labelled else math.nan, "unknown")),
+        ("certified above 0", _share(norm.certified_share)),
+        ("score above attack", _share(norm.violation_rate)),
+    ]
+    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
+    return (
+        f'<div class="card"><h3>l{escape(norm.name)} norm: median score</h3><p class="big">{number(median.value, 3)} '
+        f'<span class="interval">{number(median.low, 3)} to {number(median.high, 3)}</span></p>'
+        f'<p class="note">{escape(headline(norm))}</p><dl class="facts">{items}</dl></div>'
+    )
+
+
+def _share(value: float, unknown: str = "not asked for") -> str:
+    return unknown if math.isnan(value) else f"{value:.1%}"
+
+
+def _remarks(notes: Iterable[Remark], found: Findings) -> str:
+    parts = []
+    for note in notes:
+        places = {place: count for place, count in note.counts.items() if count}
+        where = ", ".join(f"l{found.norms[place].name}: {count}" for place, count in places.items())
+        buttons = "".join(
+            f'<button type="button" class="needs-program" data-norm="{place}" data-flag="{escape(str(note.flag))}">'
+            f"Show {count} in l{escape(found.norms[place].name)}</button>"
+            for place, count in places.items()
+        )
+        title = escape(f"{note.title} ({where})" if where else note.title)
+        parts.append(f'<details class="remark"><summary>{title}</summary><p>{escape(note.text)}</p>{buttons}</details>')
+    well = "every search settled" if found.config.method == "sharp" else "every fit ended well"
+    return "".join(parts) or f'<p class="note">Nothing stood out: {well} and no score was cut.</p>'
+
+
+def _made(found: Findings) -> str:
+    config, meta = found.config, found.meta
+    used = meta.get("used") or {}
+    scores = [head for norm in found.norms for head in norm.known if takes_smallest(head.target_kind)]
+    scores += [score for norm in found.norms for part in norm.targets for score in part]
+    sampling: list[tuple[str, Any]] = []
+    if any(len(head.maxima) for norm in found.norms for head in norm.known):  # a method that ascends draws none
+        tolerance = "none: all blocks for all targets" if config.tolerance is None else f"{config.tolerance:g}"
+        blocks = f"{config.blocks} of {config.block_size} points"
+        sampling = [("blocks", blocks), ("tolerance", tolerance), ("penalty of the fit", f"{found.penalty:g}")]
+    rows: list[tuple[str, Any]] = [
+        ("model", config.model),
+        ("model fingerprint", config.model_fingerprint or "-"),
+        ("data", config.data),
+        ("data fingerprint", config.data_fingerprint or "-"),
+        ("inputs", "all" if config.inputs == "all" else ranges(config.inputs)),
+        ("selection", meta.get("selection") or "none"),
+        ("misclassified inputs", "left out" if config.skip_misclassified else "kept, scored for the predicted class"),
+        ("norms", ", ".join(norm.name for norm in found.norms)),
+        ("targets", config.targets),
+        ("method", config.method),
+        ("radius", found.radii),
+        ("region", config.region),
+        *sampling,
+        ("seed", config.seed),
+        ("budget", config.budget or "none"),
+        *((name, _plain(used[name])) for name in ("bounds", "mean", "std", "outputs") if name in used),
+        ("gradients", f"{sum(head.gradients for norm in found.norms for head in norm.known):,}"),
+        *(("race", words) for words in [race_summary(scores).removeprefix("race: ")] if words),
+        ("time", f"{sum(head.seconds for norm in found.norms for head in norm.known):,.0f} s of computing"),
+        ("versions", ", ".join(f"{name} {version}" for name, version in (meta.get("versions") or {}).items())),
+    ]
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>" for name, value in rows)
+    command = meta.get("command") or repeat_command(config)
+    return f'<dl class="made">{items}</dl><h3>To repeat it</h3><pre><code>{escape(str(command))}</code></pre>'
+
+
+def ranges(rows: str) -> str:
+    """Rows of the data with neighbours drawn together.
+
+    >>> ranges("0,1,2,3,7,9,10")
+    '0-3,7,9-10'
+    """
+    parts: list[list[int]] = []
+    for row in map(int, rows.split(",")):
+        if parts and row == parts[-1][1] + 1:
+            parts[-1][1] = row
+        else:
+            parts.append([row, row])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "none"
+    return ", ".join(f"{v:g}" for v in value) if isinstance(value, (list, tuple)) else str(value)
+
+
+def repeat_command(config: StudyConfig) -> str:
+    """The command line of a study, as far as its settings tell it."""
+    default = StudyConfig(config.model, config.data)
+    words = ["cleverscore", "score", config.model, config.data]
+    for norm in config.norms:
+        words += ["--norm", norm]
+    for name in (
+        "targets",
+        "radius",
+        "blocks",
+        "block_size",
+        "seed",
+        "method",
+        "region",
+        "tolerance",
+        "budget",
+        "penalty",
+    ):
+        value = getattr(config, name)
+        if value != getattr(default, name):
+            for each in str(value).split(",") if name == "radius" else [str(value)]:
+                words += [f"--{name.replace('_', '-')}", each]
+    if config.inputs != "all":
+        words += ["--index", ranges(config.inputs)]
+    if config.skip_misclassified:
+        words.append("--skip-misclassified")
+    return shlex.join(words)

@@ -1,0 +1,184 @@
+"""What was understood of a model, in words."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cleverscore.errors import InputError
+from cleverscore.loading.row_selection import predictions
+from cleverscore.loading.sources import Source
+from cleverscore.models.classifier import Classifier
+from cleverscore.scores.cost import duration, estimate
+
+NORM_LAYERS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
+FULL_BLOCKS, FULL_BLOCK_SIZE = 500, 1024
+READ_AT_ONCE = 256
+# Steps: their gradient is zero or there is none, so a score cannot see through them.
+STEPS = frozenset(
+    ("round", "floor", "ceil", "trunc", "sign", "sgn", "argmax", "argmin", "bucketize", "heaviside", "sort", "topk")
+)
+# What bounds can be propagated through: affine operations, and activations of one variable.
+BOUNDED = frozenset(
+    (
+        *("convolution", "conv2d", "addmm", "mm", "linear", "mkldnn_convolution", "native_batch_norm", "batch_norm"),
+        *("cudnn_batch_norm", "_native_batch_norm_legit_no_training", "add", "sub", "mul", "div", "neg", "cat", "mean"),
+        *("sum", "avg_pool2d", "_adaptive_avg_pool2d", "constant_pad_nd", "relu", "leaky_relu", "elu", "softplus"),
+        *("hardtanh", "clamp", "clamp_min", "tanh", "sigmoid", "max_pool2d_with_indices", "maximum", "max_pool2d"),
+    )
+)
+# What only moves numbers about.
+MOVES = frozenset(
+    (
+        *(
+            "view",
+            "_unsafe_view",
+            "reshape",
+            "_reshape_alias",
+            "t",
+            "transpose",
+            "permute",
+            "expand",
+            "clone",
+            "detach",
+        ),
+        *("alias", "slice", "select", "squeeze", "unsqueeze", "split", "_to_copy", "copy_", "empty", "as_strided"),
+        *("split_with_sizes", "ones", "zeros", "full", "flatten", "unbind", "lift_fresh", "arange"),
+    )
+)
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Names of the operations that a forward pass runs."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen[function._schema.name.partition("::")[2]] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def operations(classifier: Classifier, x: torch.Tensor) -> Counter[str]:
+    """How often each torch operation runs for inputs `x`."""
+    with torch.no_grad(), _Watch() as watch:
+        classifier.module(classifier.standardised(x))
+    seen: Counter[str] = watch.seen
+    return seen
+
+
+def describe(classifier: Classifier, data: Source | None) -> str:
+    """Lines "name: value" about a classifier, and its accuracy and cost on data."""
+    layers = Counter(type(module).__name__ for module in classifier.module.modules() if not list(module.children()))
+    parameters = sum(parameter.numel() for parameter in classifier.module.parameters())
+    precision = str(classifier.dtype or "any precision").removeprefix("torch.")
+    first = None if data is None else classifier.inputs(data.read([0]))
+    shape = classifier.input_shape if first is None else tuple(first.shape[1:])
+    lines = {
+        "model": classifier.name,
+        "origin": classifier.origin or "a torch module",
+        "parameters": f"{parameters:,}, {precision} on {classifier.device}",
+        "input": "unknown, give DATA" if shape is None else " x ".join(map(str, shape)),
+        "box": "none" if classifier.bounds is None else f"{classifier.bounds[0]:g} to {classifier.bounds[1]:g}",
+        "preprocessing": _preprocessing(classifier),
+        **({} if classifier.preparation is None else {"reads": str(classifier.preparation)}),
+        "layers": ", ".join(f"{count} {name}" for name, count in layers.most_common()),
+        "normalisation": f"{sum(isinstance(module, NORM_LAYERS) for module in classifier.module.modules())} layers",
+    }
+    if shape is not None:
+        x = first if first is not None else _samples(classifier, shape)
+        probe = classifier.check(x)
+        lines["classes"] = f"{probe.num_classes}{_names(classifier, data)}"
+        lines["outputs"] = f"{classifier.outputs}, as they should be"
+        lines |= _operations(classifier, x)
+        if data is not None:
+            lines |= _accuracy(classifier, data, probe.num_classes)
+        lines |= _cost(classifier, x[:1])
+    width = max(map(len, lines))
+    return "\n".join(f"{name.rjust(width)}  {value}" for name, value in lines.items())
+
+
+def _samples(classifier: Classifier, shape: tuple[int, ...]) -> torch.Tensor:
+    low, high = classifier.bounds or (0.0, 1.0)
+    return classifier.inputs(low + (high - low) * torch.rand(4, *shape))
+
+
+def _preprocessing(classifier: Classifier) -> str:
+    words = [] if classifier.transform is None else [f"transform {classifier.transform!r}, gradients past it"]
+    if classifier.mean is None and classifier.std is None:
+        return words[0] if words else "none"
+    mean, std = (None if t is None else [round(v, 6) for v in t.tolist()] for t in (classifier.mean, classifier.std))
+    return ", then ".join([*words, f"(x - {mean or 0}) / {std or 1}"])
+
+
+def _names(classifier: Classifier, data: Source | None) -> str:
+    names = classifier.class_names or (None if data is None else data.class_names)
+    if not names:
+        return ""
+    return f": {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+
+
+def _operations(classifier: Classifier, x: torch.Tensor) -> dict[str, str]:
+    """Which operations hide gradients, and which stop a certificate."""
+    seen = operations(classifier, x)
+    broken = [f"{count} {name}" for name, count in seen.items() if name in STEPS or "quantize" in name]
+    stopped = sorted(name for name in seen if name.rstrip("_") not in BOUNDED and name not in MOVES)
+    known = bool(seen)  # a model of another library shows nothing here
+    return {
+        "gradients": f"steps in the way ({', '.join(broken)}): a score cannot see past them"
+        if broken
+        else "nothing in the way",
+        "certificates": "unknown: another library computes"
+        if not known
+        else f"no bound through {', '.join(stopped)}"
+        if stopped
+        else "every operation can be bounded",
+    }
+
+
+def _accuracy(classifier: Classifier, data: Source, classes: int) -> dict[str, str]:
+    if data.labels is not None and data.labels.max() >= classes:
+        way_out = "; subtract 1 if labels start at 1" if data.labels.max() == classes and data.labels.min() > 0 else ""
+        raise InputError(
+            f"the data has the label {data.labels.max()}; the model has classes 0 to {classes - 1}{way_out}"
+        )
+    right, below, above = 0, 0, 0
+    low, high = math.inf, -math.inf
+    for start in range(0, data.count, READ_AT_ONCE):
+        rows = range(start, min(start + READ_AT_ONCE, data.count))
+        inputs = data.read(rows)
+        low, high = min(low, float(inputs.min())), max(high, float(inputs.max()))
+        found = predictions(classifier, inputs).numpy()
+        if data.labels is not None:
+            labels = data.labels[rows.start : rows.stop]
+            right += int((found == labels).sum())
+            below += int((found == labels - 1).sum())
+            above += int((found == labels + 1).sum())
+    lines = {"data": f"{data.count} inputs, values from {low:g} to {high:g}"}
+    if data.labels is None:
+        return lines | {"accuracy": f"unknown: no labels with the {data.count} inputs"}
+    lines["data"] += f", labels from {data.labels.min()} to {data.labels.max()}"
+    hint = ""
+    if max(below, above) > max(0.5 * data.count, 2 * right):
+        step, share = ("lower", below) if below > above else ("higher", above)
+        hint = (
+            f"; {share / data.count:.2%} with every label one {step}: do labels and model count from the same number?"
+        )
+    elif right < 0.5 * data.count:
+        hint = "; few: is preprocessing missing (--mean, --std), are the inputs in other units than in training?"
+    return lines | {"accuracy": f"{right / data.count:.2%} of {data.count} inputs{hint}"}
+
+
+def _cost(classifier: Classifier, x: torch.Tensor) -> dict[str, str]:
+    one = estimate(classifier, x, targets="runner_up", blocks=FULL_BLOCKS, block_size=FULL_BLOCK_SIZE)
+    every = estimate(classifier, x, blocks=FULL_BLOCKS, block_size=FULL_BLOCK_SIZE)
+    return {
+        "one block": f"{duration(one.seconds / FULL_BLOCKS)} for {FULL_BLOCK_SIZE} points and one target",
+        "full run": f"{duration(one.seconds)} per input and norm for one target; untargeted {every}",
+    }

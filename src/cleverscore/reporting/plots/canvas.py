@@ -1,0 +1,54 @@
+"""What all plots share: colours, axes, names of norms."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cleverscore.errors import InputError, MissingExtraError
+from cleverscore.norms import dual_exponent, norm_name
+from cleverscore.scores.score import Score
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe & Ito.
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
+
+
+def new_axes(axes: Axes | None, size: tuple[float, float] = (5.0, 3.4)) -> Axes:
+    """The axes given, or new ones in a figure of their own, with no window."""
+    if axes is not None:
+        return axes
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError.of("matplotlib", "report", "plotting") from error
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    new: Axes = figure.subplots()
+    new.spines[["top", "right"]].set_visible(False)
+    return new
+
+
+def tex(p: float) -> str:
+    """A norm's p for a formula."""
+    return r"\infty" if math.isinf(p) else norm_name(p)
+
+
+def gradient_label(p: float) -> str:
+    """The name of what is fitted for scores in norm p."""
+    return rf"largest $\Vert\nabla g\Vert_{{{tex(dual_exponent(p))}}}$ of a block"
+
+
+def checked_score(score: Score, name: str) -> Score:
+    """One Score; whole batches are refused with the way out."""
+    if not isinstance(score, Score):
+        raise InputError(f"{name}() draws one Score, not a {type(score).__name__}; take one input's: scores[0]")
+    return score
+
+
+def title_of(score: Score) -> str:
+    """What a plot of one score is of."""
+    return f"input {score.input}: class {score.predicted} against {score.target}, score {score.value:.4g}"

@@ -1,0 +1,90 @@
+"""Attacks and certificates of a study: what is missing is computed and stored a batch at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from cleverscore.attacks.attack import checked_effort
+from cleverscore.bracket.bracket import bracket_from, signs_of
+from cleverscore.bracket.masking import Sign
+from cleverscore.bracket.records import Above, Below
+from cleverscore.bracket.run_bounds import (
+    aim,
+    bracketed,
+    checked_attacks,
+    run_attacks,
+    run_certificates,
+    split_attack,
+)
+from cleverscore.certificates.certify import check_method
+from cleverscore.norms import norm_name, parse_norm
+from cleverscore.runs.signals import Stop
+from cleverscore.runs.store import Store
+from cleverscore.runs.study import Study, stored_scores
+from cleverscore.scores.score import Scores
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What shall stand above and below the scores; bounds can be added to a run at any time."""
+
+    attacks: tuple[str, ...] = ()
+    certificates: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.attacks or self.certificates)
+
+    def check(self, study: Study) -> None:
+        """Refuse what cannot be computed, before anything is."""
+        for norm in study.config.norms:
+            for name in checked_attacks(self.attacks, parse_norm(norm)):
+                checked_effort(*split_attack(str(name)))
+        for method in self.certificates:
+            check_method(study.classifier, method)
+
+
+def run_bounds(
+    study: Study,
+    store: Store,
+    bounds: Bounds,
+    *,
+    on_inputs: Callable[[str, int, int], None] | None = None,
+    stop: Stop | None = None,
+) -> None:
+    """Attack and certify the inputs whose scores are complete.
+
+    `on_inputs` hears name and norm, how many questions it has answered, and how many there are.
+    """
+    if not bounds:
+        return
+    rows = bracketed(stored_scores(store, maxima=False))
+    images = {subject.input_id: subject.x for subject in study.subjects}
+    done = {record.key for record in store.above()}
+    proved = {record.key for record in store.below()}
+    attacks = run_attacks(study.classifier, images, rows, bounds.attacks, seed=study.config.seed, done=done)
+    proofs = (
+        run_certificates(study.classifier, images, rows, method, region=study.config.region, done=proved)
+        for method in bounds.certificates
+    )
+    there = Counter((name, p) for _input, _target, name, p in [*done, *proved])
+    wanted = len({(row.input, aim(row)) for row in rows})
+    batches: Iterator[Sequence[Above | Below]] = chain(attacks, *proofs)
+    if stop is not None and stop.asked:
+        return
+    for batch in batches:
+        store.append_bounds(batch)
+        if on_inputs is not None:
+            name, p = batch[0].name, batch[0].p
+            there[name, p] += len(batch)
+            on_inputs(f"{name}, l{norm_name(p)}", there[name, p], wanted)
+        if stop is not None and stop.asked:
+            return
+
+
+def stored_signs(study: Study, store: Store, scores: Scores) -> tuple[Sign, ...]:
+    """Signs of gradient masking around the inputs of a run, and in its bracket."""
+    images = {subject.input_id: subject.x for subject in study.subjects}
+    return signs_of(study.classifier, images, bracket_from(scores, store.above(), store.below()))

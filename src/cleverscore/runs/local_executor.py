@@ -1,0 +1,171 @@
+"""Shards on this machine: by threads of this process, or by processes of one thread each.
+
+A process that dies, killed by the system or crashed in a library, is replaced and its shard computed again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+import torch
+
+from cleverscore.errors import CleverError, SettingError
+from cleverscore.runs.shards import Bench, Finished, Shard
+
+MOST_DEATHS = 3  # of workers over the same shard; then something is wrong with it and not with the machine
+SECONDS_BETWEEN_LOOKS = 1.0
+
+
+class InProcess:
+    """One shard after the other, each by all threads of this process."""
+
+    slots = 1
+
+    def run(self, bench: Bench, shards: Iterator[Shard]) -> Iterator[Finished]:
+        """Compute the shards in their order."""
+        for shard in shards:
+            yield bench.compute(shard)
+
+
+class Processes:
+    """Shards side by side in processes of their own, one thread each."""
+
+    def __init__(self, count: int) -> None:
+        if count < 1:
+            raise SettingError(f"processes={count}: give a whole number, at least 1")
+        self.slots = count
+
+    def run(self, bench: Bench, shards: Iterator[Shard]) -> Iterator[Finished]:
+        """Compute the shards as processes become free."""
+        content = bench.packed()
+        team: list[_Worker] = []
+        again: list[tuple[Shard, int]] = []
+        try:
+            while True:
+                busy = sum(worker.shard is not None for worker in team)
+                for worker in [*team, *(None for _ in range(self.slots - len(team)))]:
+                    if worker is not None and worker.shard is not None:
+                        continue
+                    shard, deaths = again.pop() if again else (next(shards, None), 0)
+                    if shard is None:
+                        break
+                    if worker is None:
+                        worker = _Worker(content)
+                        team.append(worker)
+                    worker.begin(shard, deaths)
+                    busy += 1
+                if not busy:
+                    return
+                for source in wait([worker.connection for worker in team if worker.shard is not None]):
+                    worker = next(worker for worker in team if worker.connection is source)
+                    shard, deaths = worker.shard, worker.deaths
+                    assert shard is not None  # only busy workers are waited for
+                    result = worker.result()
+                    if isinstance(result, Finished):
+                        yield result
+                        continue
+                    team.remove(worker)
+                    if isinstance(result, BaseException):
+                        raise result
+                    if deaths + 1 == MOST_DEATHS:
+                        raise CleverError(
+                            f"{MOST_DEATHS} processes died over the same piece of work (inputs and blocks "
+                            f"{shard.content}), the last with exit code {result}: too little memory for "
+                            f"{self.slots} processes, or a crash in a library; try fewer --processes or a smaller "
+                            "--chunk-size"
+                        )
+                    again.append((shard, deaths + 1))
+        finally:
+            for worker in team:
+                worker.end()
+
+
+class _Worker:
+    """A process that computes one shard at a time."""
+
+    def __init__(self, content: bytes) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_work, args=(theirs, os.getpid()), daemon=True)
+        with _signals_held():
+            self.process.start()
+        theirs.close()
+        self.shard: Shard | None = None
+        self.deaths = 0
+        with suppress(OSError):  # a process that died at once is noticed when its result is waited for
+            self.connection.send_bytes(content)
+
+    def begin(self, shard: Shard, deaths: int) -> None:
+        self.shard, self.deaths = shard, deaths
+        with suppress(OSError):
+            self.connection.send_bytes(pickle.dumps(shard))
+
+    def result(self) -> Finished | BaseException | int | None:
+        """What it computed, the error that it met, or the exit code with which it died."""
+        try:
+            parts, seconds, error = pickle.loads(self.connection.recv_bytes())
+        except (EOFError, OSError):
+            self.process.join()
+            return self.process.exitcode
+        shard, self.shard = self.shard, None
+        assert shard is not None  # nothing is sent unasked
+        if error is not None:
+            return error if isinstance(error, BaseException) else RuntimeError(error)
+        return Finished(shard, parts, seconds, f"process {self.process.pid}")
+
+    def end(self) -> None:
+        self.connection.close()
+        if self.shard is not None:
+            self.process.kill()
+        self.process.join()
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Children begin with Ctrl-C held back, so that one in their first moments does not end them with a traceback."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _work(connection: Connection, parent: int) -> None:
+    """Compute what comes through the connection until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides what ends
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+    torch.set_num_threads(1)
+    try:
+        bench = Bench.unpacked(connection.recv_bytes(), threads=1)
+        while True:
+            shard = pickle.loads(connection.recv_bytes())
+            try:
+                done = bench.compute(shard)
+                answer = pickle.dumps((done.parts, done.seconds, None))
+            except CleverError as error:
+                answer = pickle.dumps((None, 0.0, error))
+            except Exception:
+                answer = pickle.dumps((None, 0.0, f"in a worker process:\n{traceback.format_exc()}"))
+            connection.send_bytes(answer)
+    except (EOFError, OSError):
+        return
+
+
+def _die_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    os._exit(1)

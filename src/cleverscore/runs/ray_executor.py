@@ -1,0 +1,161 @@
+"""Shards on a Ray cluster: one actor per core or GPU, the model sent once per node, results stored as they come.
+
+Actors that die with their process or their node are replaced, and their shards computed again. A driver that dies is
+started again with the same command: what it stored is kept, and only what was under way is repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from cleverscore.errors import CleverError, MissingExtraError, SettingError, StoreError
+from cleverscore.runs.shards import Bench, Finished, Shard
+
+MOST_DEATHS = 5  # of actors over the same shard; a cluster loses nodes more often than a machine its processes
+SECONDS_BETWEEN_LOOKS = 5.0
+CONNECT_SECONDS = 10.0
+
+
+class Ray:
+    """The cluster at `address`, or one that is started on this machine for the run.
+
+    workers     actors at most; default: as many as the cluster has cores, or GPUs with `num_gpus`, now and later.
+    num_gpus    GPUs of an actor, such as 1 or 0.5; default: 1 where the cluster has any, else 0.
+    """
+
+    def __init__(
+        self, address: str | None = None, *, workers: int | None = None, num_gpus: float | None = None
+    ) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingExtraError.of("ray", "ray", "running on a Ray cluster") from error
+        if workers is not None and workers < 1:
+            raise SettingError(f"workers={workers}: give a whole number of actors, at least 1")
+        self._ray = ray
+        self._ours = not ray.is_initialized()
+        if self._ours:
+            _check_address(address)
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+                reason = str(error).strip().splitlines()[0]
+                raise SettingError(f"no Ray cluster can be reached at {address or 'this machine'}: {reason}") from error
+        self.num_gpus = num_gpus if num_gpus is not None else 1.0 if self._resources().get("GPU") else 0.0
+        self._most = workers
+        self.slots = self._room()
+        self.repeated = 0  # shards that were lost with their worker and computed again
+
+    def _resources(self) -> dict[str, float]:
+        found: dict[str, float] = self._ray.cluster_resources()  # type: ignore[no-untyped-call]
+        return found
+
+    def _room(self) -> int:
+        """How many actors the cluster can hold."""
+        resources = self._resources()
+        kind, each = ("GPU", self.num_gpus) if self.num_gpus else ("CPU", 1.0)
+        room = int(resources.get(kind, 0.0) / each)
+        return max(1, room if self._most is None else min(room, self._most))
+
+    def _recalled(
+        self, running: dict[Any, tuple[Any, Shard, int]], unborn: dict[Any, Any], idle: int
+    ) -> list[tuple[Shard, int]]:
+        """Shards of actors that wait for a place which a lost node took with it; the actors are given up."""
+        if unborn:
+            there, _ = self._ray.wait(list(unborn.values()), num_returns=len(unborn), timeout=0)
+            for worker in [worker for worker, answer in unborn.items() if answer in there]:
+                del unborn[worker]
+        recalled = []
+        for reference, (worker, shard, deaths) in list(running.items()):
+            if len(running) + idle > self.slots and worker in unborn:
+                self._ray.kill(worker)
+                del running[reference], unborn[worker]
+                recalled.append((shard, deaths))
+        return recalled
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends."""
+        if self._ours:
+            self._ray.shutdown()
+
+    def run(self, bench: Bench, shards: Iterator[Shard]) -> Iterator[Finished]:
+        """Compute the shards as actors become free."""
+        ray = self._ray
+        content = ray.put(bench.packed(ray.cloudpickle.dumps))  # fetched once by each node, and kept there
+        actor = ray.remote(num_cpus=0 if self.num_gpus else 1, num_gpus=self.num_gpus)(_Worker)
+        device = "cuda" if self.num_gpus else None
+        idle: list[Any] = []
+        running: dict[Any, tuple[Any, Shard, int]] = {}
+        again: list[tuple[Shard, int]] = []
+        unborn: dict[Any, Any] = {}  # actors that may still wait for a place, each with the answer that it is there
+        looked = 0.0
+        try:
+            while True:
+                if time.monotonic() - looked > SECONDS_BETWEEN_LOOKS:  # nodes come and go
+                    looked, self.slots = time.monotonic(), self._room()
+                    again += self._recalled(running, unborn, len(idle))
+                while len(running) < self.slots:
+                    shard, deaths = again.pop() if again else (next(shards, None), 0)
+                    if shard is None:
+                        break
+                    if not idle:
+                        idle.append(actor.remote(content, device))
+                        unborn[idle[-1]] = idle[-1].ready.remote()
+                    worker = idle.pop()
+                    running[worker.compute.remote(shard)] = worker, shard, deaths
+                if not running:
+                    return
+                done, _ = ray.wait(list(running), num_returns=1, timeout=SECONDS_BETWEEN_LOOKS)
+                for reference in done:
+                    worker, shard, deaths = running.pop(reference)
+                    try:
+                        parts, seconds, name = ray.get(reference)
+                    except ray.exceptions.RayTaskError as error:
+                        raise (error.cause if isinstance(error.cause, CleverError) else error) from error
+                    except ray.exceptions.RayError as error:  # the actor, its process or its node is gone
+                        if deaths + 1 == MOST_DEATHS:
+                            raise StoreError(
+                                f"{MOST_DEATHS} workers died over the same piece of work (inputs and blocks "
+                                f"{shard.content}): {str(error).strip().splitlines()[0]}; what was stored is kept"
+                            ) from error
+                        again.append((shard, deaths + 1))
+                        self.repeated += 1
+                        continue
+                    idle.append(worker)
+                    yield Finished(shard, parts, seconds, name)
+        finally:
+            for worker in [*idle, *(entry[0] for entry in running.values())]:
+                ray.kill(worker)
+
+
+def _check_address(address: str | None) -> None:
+    """Refuse HOST:PORT where nobody listens; Ray itself would try for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if not (host and port.isdecimal()) or "/" in host:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise SettingError(f"no Ray cluster can be reached at {address}: {error}") from error
+
+
+class _Worker:
+    """An actor: holds the bench and computes one shard at a time."""
+
+    def __init__(self, content: bytes, device: str | None) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self.bench = Bench.unpacked(content, threads=1, device=device)
+
+    def ready(self) -> None:
+        """Answer as soon as the actor has its place."""
+
+    def compute(self, shard: Shard) -> tuple[Any, float, str]:
+        done = self.bench.compute(shard)
+        return done.parts, done.seconds, f"process {os.getpid()} on {socket.gethostname()}"

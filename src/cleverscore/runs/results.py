@@ -1,0 +1,224 @@
+"""What a run says: its config, its scores, how far it is. Reading needs no torch, so that it starts at once."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from cleverscore.inputs.targets import TargetsLike
+from cleverscore.norms import norm_name, numbers_by_norm, parse_norm
+from cleverscore.runs.store import Store
+from cleverscore.scores.score import Evidence, Rule, Score, Scores, Tail, fit_tails, score_from
+
+if TYPE_CHECKING:
+    from cleverscore.bracket.bracket import Bracket
+    from cleverscore.estimators.settings import Settings
+
+FITTED_TOGETHER = 1024  # inputs: their maxima are in memory at the same time
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """What a study computes; two studies with equal configs are the same study."""
+
+    model: str
+    data: str
+    norms: tuple[str, ...] = ("2",)
+    targets: str = "untargeted"
+    radius: float | str | None = None  # a number, or numbers by norm as in "5,inf=0.3"
+    blocks: int = 500
+    block_size: int = 1024
+    seed: int = 0
+    method: str = "paper"
+    region: str = "ball"
+    tolerance: float | None = None
+    budget: str | None = None
+    model_fingerprint: str = ""
+    data_fingerprint: str = ""
+    inputs: str = "all"
+    skip_misclassified: bool = False
+    penalty: float | None = None  # None for the method's own
+
+    @classmethod
+    def stored(cls, store: Store) -> StudyConfig:
+        """The config that a run was made with."""
+        config = store.meta["config"]
+        return cls(**{**config, "norms": tuple(config["norms"])})
+
+    def settings(self, norm: str) -> Settings:
+        """The settings of one norm."""
+        from cleverscore.estimators.settings import (
+            Settings,  # with it comes torch, which those who only read can do without
+        )
+
+        return Settings(
+            p=parse_norm(norm), targets=parse_targets(self.targets, 1), radius=self.radius_of(norm), blocks=self.blocks,
+            block_size=self.block_size, seed=self.seed, method=self.method, region=self.region,
+            tolerance=self.tolerance, budget=self.budget, penalty=self.penalty,
+        )  # fmt: skip
+
+    def radius_of(self, norm: str) -> float | None:
+        """The radius of one norm, None for the method's own."""
+        if not isinstance(self.radius, str):
+            return self.radius
+        radii = dict(part.rpartition("=")[::2] for part in self.radius.split(","))
+        found = radii.get(norm_name(parse_norm(norm)), radii.get(""))
+        return None if found is None else float(found)
+
+    @property
+    def work(self) -> str:
+        """What is drawn per target, in words."""
+        if self.method == "sharp":
+            return "ascent"
+        drawn = f"{self.blocks} blocks of {self.block_size} points"
+        if self.tolerance is None and self.budget is None:
+            return drawn
+        ends = [] if self.tolerance is None else [f"tolerance {self.tolerance:g}"]
+        ends += [] if self.budget is None else [f"budget {self.budget}"]
+        return f"at most {drawn} ({', '.join(ends)})"
+
+    def short_hash(self) -> str:
+        """Eight characters that differ where any setting does."""
+        settings = {name: value for name, value in asdict(self).items() if name != "penalty" or value is not None}
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def parse_targets(text: str, count: int) -> TargetsLike:
+    """Targets as the command line writes them: a name, or classes such as "3,5" for every input."""
+    parts = [part.strip() for part in text.split(",")]
+    if all(part.isdecimal() for part in parts):
+        return [[int(part) for part in parts]] * count
+    return text
+
+
+def parse_radii(values: Sequence[str]) -> float | str | None:
+    """Radii as the command line writes them: 5 for every norm, inf=0.3 for one.
+
+    >>> parse_radii([]), parse_radii(["2"]), parse_radii(["linf=0.3", "5"])
+    (None, 2.0, '5.0,inf=0.3')
+    """
+    found = numbers_by_norm(values, "radius", examples=("5", "inf=0.3"))
+    if set(found) <= {""}:
+        return found.get("")
+    return ",".join(f"{norm}={radius}" if norm else str(radius) for norm, radius in sorted(found.items()))
+
+
+def rule_of(store: Store, config: StudyConfig, norm: str) -> Rule:
+    """How the maxima of a norm become scores; runs made before rules were kept have them from their settings."""
+    kept = store.meta.get("rules", {}).get(norm_name(parse_norm(norm)))
+    return config.settings(norm).rule if kept is None else Rule(**kept)
+
+
+def describe_run(store: Store) -> str:
+    """One line: what the run is of."""
+    config = StudyConfig.stored(store)
+    norms = ", ".join(f"l{norm_name(parse_norm(norm))}" for norm in config.norms)
+    radii = radii_text({norm: rule_of(store, config, norm).radius for norm in config.norms})
+    penalty = "" if config.method == "sharp" else f"penalty {rule_of(store, config, config.norms[0]).penalty:g}, "
+    return (
+        f"{config.model} on {config.data}: {norms}, {config.targets}, method {config.method}, radius {radii}, "
+        f"{penalty}{config.work}, seed {config.seed}"
+    )
+
+
+def radii_text(radii: Mapping[str, float]) -> str:
+    """Radii by norm: one number where they are equal.
+
+    >>> radii_text({"2": 5.0, "inf": 5.0}), radii_text({"2": 5.0, "inf": 0.3})
+    ('5', '5 (l2), 0.3 (linf)')
+    """
+    if len(set(radii.values())) <= 1:
+        return "".join(f"{radius:g}" for radius in list(radii.values())[:1])
+    return ", ".join(f"{radius:g} (l{norm_name(parse_norm(norm))})" for norm, radius in radii.items())
+
+
+def what_is_missing(store: Store) -> str | None:
+    """That a run is not finished, and how far it is; None where it is."""
+    meta = store.meta
+    bounds = meta.get("bounds") or {}
+    wanted = int(meta.get("inputs", 0)) * len(meta["config"]["norms"])
+    begun = len(covered := store.covered())
+    whole = len(store.done(covered))
+    if whole >= wanted:
+        if bounds.get("complete", True):
+            return None
+        return (
+            "unfinished: all scores are complete, but not all bounds that were asked for "
+            f"({', '.join(bounds['asked'])}); the command that made the run resumes it"
+        )
+    part = f", {begun - whole} more in part" if begun > whole else ""
+    return f"unfinished: {whole} of {wanted} scores are complete{part}; the command that made the run resumes it"
+
+
+def stored_scores(store: Store, *, maxima: bool = True) -> Scores:
+    """The scores of a run, derived from its maxima, all norms together.
+
+    Without `maxima` scores come without them, from the fits that were kept: a large run opens at once.
+    """
+    config = StudyConfig.stored(store)
+    rows: list[Score] = []
+    heads: list[Score] = []
+    with no_collection():
+        rules = {norm_name(parse_norm(norm)): rule_of(store, config, norm) for norm in config.norms}
+        for norm, evidence in store.evidence_by_norm(list(rules), maxima=maxima).items():
+            if evidence:
+                rule = rules[norm]
+                scores = score_from(evidence, rule, _tails(store, norm, rule, evidence, maxima))
+                rows += scores.rows
+                heads += scores.heads
+    return Scores(tuple(rows), tuple(heads))
+
+
+def stored_bracket(store: Store, scores: Scores) -> Bracket | None:
+    """The bracket of a run around its scores, or None where no bound was asked for."""
+    above, below = store.above(), store.below()
+    if not (above or below):
+        return None
+    from cleverscore.bracket.bracket import bracket_from  # with it comes torch
+
+    return bracket_from(scores, above, below)
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Hundreds of thousands of new objects, none of them garbage: looking for it takes longer than making them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def fit_new(store: Store, config: StudyConfig) -> None:
+    """Fit the tails of inputs that have none yet, or had fewer blocks, and keep them."""
+    for norm in config.norms:
+        name, rule = norm_name(parse_norm(norm)), rule_of(store, config, norm)
+        kept = store.tails(name, rule.estimator)
+        new = [item.input_id for item in store.evidence(name, maxima=False) if not _fits(kept.get(item.input_id), item)]
+        for start in range(0, len(new), FITTED_TOGETHER):
+            items = store.evidence(name, inputs=new[start : start + FITTED_TOGETHER])
+            found = dict(zip((item.input_id for item in items), fit_tails(items, rule), strict=True))
+            store.append_tails(name, rule.estimator, found)
+
+
+def _tails(store: Store, norm: str, rule: Rule, evidence: Sequence[Evidence], maxima: bool) -> list[Sequence[Tail]]:
+    """The tails of the evidence: kept ones, and new fits where there are none."""
+    kept = store.tails(norm, rule.estimator)
+    new = [item for item in evidence if not _fits(kept.get(item.input_id), item)]
+    if new and not maxima:
+        new = store.evidence(norm, inputs=[item.input_id for item in new])
+    fresh = dict(zip((item.input_id for item in new), fit_tails(new, rule), strict=True))
+    found = {**kept, **fresh}
+    return [found.get(item.input_id, []) for item in evidence]
+
+
+def _fits(kept: Sequence[Tail] | None, item: Evidence) -> bool:
+    """Whether kept tails are of these maxima."""
+    return bool(item.profiles) or (kept is not None and [tail.fit.blocks for tail in kept] == list(item.counts))

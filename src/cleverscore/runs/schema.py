@@ -1,0 +1,209 @@
+"""How a run lies on disk: its tables, their checksums, and rows that become evidence and fits and back."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cleverscore.estimators.ascent.radial_profile import RadialProfile
+from cleverscore.estimators.stop_reason import ALL_BLOCKS, UNFINISHED
+from cleverscore.scores.score import Evidence, Tail, made
+from cleverscore.tails import FitOutcome, TailFit
+
+Array = npt.NDArray[np.float64]
+
+# 1 had no bounds, 2 no checksums and no parts; such runs are read from a copy in memory, and upgraded when written to.
+SCHEMA_VERSION = 3
+# The checksum in `crc` is that of the columns before it; block maxima have their own, so that a table of scores need
+# not read them. A target of -1 stands for any other class.
+ANY_CLASS = -1
+EVERYTHING = 2**62  # more blocks than anybody draws
+NOTHING: Array = np.empty(0)
+TABLES = {
+    "meta": "key TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER",
+    # Some blocks of an input, or all that there is of it, for all its targets.
+    "parts": (
+        "input INTEGER NOT NULL, norm TEXT NOT NULL, first_block INTEGER NOT NULL, whole INTEGER NOT NULL, "
+        "facts TEXT NOT NULL, crc INTEGER, maxima BLOB NOT NULL, blob_crc INTEGER, "
+        "PRIMARY KEY (input, norm, first_block)"
+    ),
+    "attacks": (
+        "input INTEGER NOT NULL, target INTEGER NOT NULL, attack TEXT NOT NULL, norm TEXT NOT NULL, "
+        "found INTEGER NOT NULL, distortion REAL NOT NULL, l1 REAL NOT NULL, l2 REAL NOT NULL, linf REAL NOT NULL, "
+        "seconds REAL NOT NULL, crc INTEGER, PRIMARY KEY (input, target, attack, norm)"
+    ),
+    "certificates": (
+        "input INTEGER NOT NULL, target INTEGER NOT NULL, method TEXT NOT NULL, norm TEXT NOT NULL, "
+        "radius REAL NOT NULL, seconds REAL NOT NULL, crc INTEGER, PRIMARY KEY (input, target, method, norm)"
+    ),
+    "pictures": (
+        "input INTEGER PRIMARY KEY, height INTEGER NOT NULL, width INTEGER NOT NULL, channels INTEGER NOT NULL, "
+        "pixels BLOB NOT NULL, crc INTEGER"
+    ),
+    # What was fitted for an input's targets, and by which estimator; it can be thrown away at any time.
+    "tails": (
+        "input INTEGER NOT NULL, norm TEXT NOT NULL, estimator TEXT NOT NULL, fits TEXT NOT NULL, crc INTEGER, "
+        "PRIMARY KEY (input, norm)"
+    ),
+    # One row per shard that was given to a worker; one without seconds was never finished.
+    "shards": "number INTEGER PRIMARY KEY, norm TEXT NOT NULL, content TEXT NOT NULL, seconds REAL, worker TEXT",
+}
+BOUNDS = {
+    "attacks": "input, target, attack, norm, found, distortion, l1, l2, linf, seconds",
+    "certificates": "input, target, method, norm, radius, seconds",
+}
+COLUMNS = {
+    "meta": "key, value",
+    "parts": "input, norm, first_block, whole, facts",
+    "pictures": "input, height, width, channels, pixels",
+    "tails": "input, norm, estimator, fits",
+    **BOUNDS,
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Blocks `first`, `first` + 1, ... of an input for all its targets, or with `whole` all that there is of it."""
+
+    norm: str
+    evidence: Evidence
+    first: int = 0
+    whole: bool = True
+
+
+OUTCOMES = {outcome.value: outcome for outcome in FitOutcome}
+
+
+def upgrade(connection: sqlite3.Connection, version: int) -> None:
+    """Bring an older run to the present format: rows per target become parts, tables get their checksums."""
+    there = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    for name, columns in TABLES.items():
+        if name not in there:
+            connection.execute(f"CREATE TABLE {name} ({columns})")
+        elif name != "shards":
+            connection.execute(f"ALTER TABLE {name} ADD COLUMN crc INTEGER")
+    inputs: dict[tuple[int, str], list[tuple[Any, ...]]] = {}
+    for row in connection.execute("SELECT * FROM maxima ORDER BY input, norm, rank"):
+        inputs.setdefault((row[0], row[1]), []).append(row)
+    for (input_id, norm), rows in inputs.items():
+        targets = tuple(row[2] for row in rows)
+        evidence = Evidence(
+            input_id=input_id, label=rows[0][5], predicted=rows[0][6], targets=targets,
+            margins=tuple(row[7] for row in rows), maxima=tuple(_floats(row[9]) for row in rows),
+            block_sizes=tuple(row[8] for row in rows), seconds=rows[0][10], stopped=tuple(row[11] for row in rows),
+        )  # fmt: skip
+        connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", part_row(Part(norm, evidence)))
+    for name in ("maxima", "profiles"):
+        connection.execute(f"DROP TABLE IF EXISTS {name}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def crc(row: Sequence[Any]) -> int:
+    """The checksum of a row."""
+    return zlib.crc32(repr(tuple(row)).encode())
+
+
+def sealed(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A row with its checksum behind it; numbers are as SQLite will give them back."""
+    return (*row, crc(row))
+
+
+def part_row(part: Part) -> tuple[Any, ...]:
+    """A part as a row of its table."""
+    item = part.evidence
+    facts: dict[str, Any] = {
+        "label": item.label,
+        "predicted": item.predicted,
+        "targets": item.targets,
+        "margins": item.margins,
+        "block_sizes": item.block_sizes,
+        "counts": item.counts,
+        "seconds": item.seconds,
+        "stopped": item.stopped,
+    }
+    if item.gradients != item.points:
+        facts["gradients"] = item.gradients
+    if item.profiles:
+        facts["profiles"] = [
+            (p.distance, p.low, p.upper, p.falls.tolist(), p.edges, p.gradients, p.outcome) for p in item.profiles
+        ]
+    blob = np.concatenate([np.empty(0), *item.maxima]).astype("<f8").tobytes()
+    text = json.dumps(facts)
+    return *sealed((item.input_id, part.norm, part.first, int(part.whole), text)), blob, zlib.crc32(blob)
+
+
+def evidence_of(input_id: int, text: str, blob: bytes | None) -> Evidence:
+    """The evidence in a row; without its blob the maxima stay on disk."""
+    facts = json.loads(text)
+    counts = tuple(facts["counts"])
+    if blob is None:
+        maxima: tuple[Array, ...] = (NOTHING,) * len(counts)
+    else:
+        maxima = tuple(np.split(_floats(blob), np.cumsum(counts)[:-1]))
+    return Evidence(
+        input_id=input_id,
+        label=facts["label"],
+        predicted=facts["predicted"],
+        targets=tuple(facts["targets"]),
+        margins=tuple(facts["margins"]),
+        maxima=maxima,
+        block_sizes=tuple(facts["block_sizes"]),
+        seconds=facts["seconds"],
+        stopped=tuple(facts["stopped"]),
+        profiles=tuple(
+            RadialProfile(distance, low, upper, np.array(falls), tuple(edges), gradients, outcome)
+            for distance, low, upper, falls, edges, gradients, outcome in facts.get("profiles", ())
+        ),
+        counts=counts,
+        gradients=tuple(facts.get("gradients", ())),
+    )
+
+
+def merged(parts: Sequence[tuple[bool, Evidence]], wanted: int) -> Evidence:
+    """The parts of an input as one; blocks are alike, so it does not matter which of them are there."""
+    whole, first = parts[0]
+    if whole:
+        return first
+    counts = tuple(map(sum, zip(*(part.counts for _, part in parts), strict=True)))
+    reason = ALL_BLOCKS if counts[0] >= wanted else UNFINISHED
+    return replace(
+        first,
+        maxima=tuple(map(np.concatenate, zip(*(part.maxima for _, part in parts), strict=True))),
+        seconds=sum(part.seconds for _, part in parts),
+        stopped=(reason,) * len(counts),
+        counts=counts,
+        gradients=tuple(map(sum, zip(*(part.gradients for _, part in parts), strict=True))),
+    )
+
+
+def _floats(blob: bytes) -> Array:
+    return np.frombuffer(blob, "<f8").astype(np.float64)
+
+
+def numbers_of(tail: Tail) -> list[Any]:
+    """What is kept of a fitted tail."""
+    fit = tail.fit
+    return [
+        fit.location, fit.scale, fit.shape, fit.log_likelihood, fit.sample_max, fit.outcome.value, fit.penalty,
+        fit.blocks, tail.end_low, tail.end_high, tail.ks_statistic, tail.ks_pvalue, fit.ad_statistic, fit.ad_pvalue,
+        fit.drift,
+    ]  # fmt: skip
+
+
+def tail_of(numbers: Sequence[Any]) -> Tail:
+    """A fitted tail from what was kept of it."""
+    location, scale, shape, likelihood, largest, outcome, penalty, blocks, low, high, ks, ks_p, ad, ad_p, drift = (
+        numbers
+    )
+    fit = made(
+        TailFit, location=location, scale=scale, shape=shape, log_likelihood=likelihood, sample_max=largest,
+        outcome=OUTCOMES[outcome], penalty=penalty, blocks=blocks, ad_statistic=ad, ad_pvalue=ad_p, drift=drift,
+    )  # fmt: skip
+    return made(Tail, fit=fit, end_low=low, end_high=high, ks_statistic=ks, ks_pvalue=ks_p)

@@ -1,0 +1,245 @@
+"""Shards: the pieces of work into which a study is cut, and how one is computed anywhere.
+
+A shard is some blocks of one or more inputs, or, where sampling adapts to what it finds, one or more whole inputs. What
+a shard gives does not depend on where, when or with which others it is computed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from cleverscore.errors import SettingError
+from cleverscore.estimators.budget import Budget
+from cleverscore.estimators.sampling.block_maxima import BlockMaxima, blocks_together
+from cleverscore.estimators.sampling.sampler import Gatherer
+from cleverscore.estimators.settings import Settings
+from cleverscore.inputs.examples import Subject
+from cleverscore.models.classifier import Classifier
+from cleverscore.runs.schema import EVERYTHING, Part
+from cleverscore.scores.score import Evidence
+
+SHARD_SECONDS = 20.0
+MOST_INPUTS = 64  # in one shard: their results are stored together
+# Adaptive sampling mostly ends after a quarter of the gradients that it may take.
+ADAPTIVE_SHARE = 0.25
+
+
+# How a worker loads a classifier that cannot be sent: a function of a module, and its arguments.
+Recipe = tuple[Callable[..., Classifier], tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Some blocks of an input, or the whole input where `blocks` is None."""
+
+    subject: Subject
+    blocks: range | None
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Tasks of one norm that are computed, stored and, if need be, repeated together."""
+
+    norm: str
+    tasks: tuple[Task, ...]
+    number: int = 0
+
+    @property
+    def content(self) -> str:
+        """What is in it, for the log in the store: "7: 0-63; 8: all"."""
+        return "; ".join(
+            f"{task.subject.input_id}: "
+            + ("all" if task.blocks is None else f"{task.blocks.start}-{task.blocks.stop - 1}")
+            for task in self.tasks
+        )
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a shard gave, and what it took."""
+
+    shard: Shard
+    parts: tuple[Part, ...]
+    seconds: float
+    worker: str
+
+
+class Executor(Protocol):
+    """Computes shards somewhere.
+
+    It takes the next shard only when it can begin it, and gives back every one that it took: those that were lost with
+    their worker are computed again. `slots` is how many are computed at the same time.
+    """
+
+    slots: int
+
+    def run(self, bench: Bench, shards: Iterator[Shard]) -> Iterator[Finished]:
+        """Compute the shards, in any order."""
+
+
+@dataclass
+class Bench:
+    """All that a worker needs to compute shards of a study; it can be sent to another process.
+
+    recipe      how a worker loads the classifier where it cannot be sent: a function of a module and its arguments.
+    examples    inputs on which faster forms of the network are checked: the same everywhere, so that all take the same.
+    shares      per norm, the budget of one input.
+    """
+
+    classifier: Classifier | None
+    settings: Mapping[str, Settings]
+    examples: Sequence[Subject]
+    chunk_sizes: Mapping[str, int]
+    threads: int
+    shares: Mapping[str, Budget] = field(default_factory=dict)
+    recipe: Recipe | None = None
+    on_points: Callable[[int], None] | None = None
+    _ready: dict[str, Gatherer] = field(default_factory=dict)
+
+    def compute(self, shard: Shard) -> Finished:
+        """Compute one shard here."""
+        began = time.perf_counter()
+        ready = self.gatherer(shard.norm)
+        device = ready.classifier.device
+        subjects = [replace(task.subject, x=task.subject.x.to(device)) for task in shard.tasks]
+        if shard.tasks[0].blocks is None:
+            # One by one: what an input gets, to the last bit and of a budget, then depends on no other.
+            parts = [
+                Part(shard.norm, item)
+                for subject in subjects
+                for _, item in ready.gather([subject], account=self._account(shard.norm))
+            ]
+        else:
+            tasks = [(s, task.blocks) for s, task in zip(subjects, shard.tasks, strict=True) if task.blocks is not None]
+            parts = [
+                Part(shard.norm, _some_blocks(subjects[i], maxima), maxima.first, whole=False)
+                for i, maxima in ready.blocks(tasks)
+            ]
+        return Finished(shard, tuple(parts), time.perf_counter() - began, f"process {os.getpid()}")
+
+    def _account(self, norm: str) -> Budget | None:
+        share = self.shares.get(norm)
+        return None if share is None else Budget(gradients=share.gradients, seconds=share.seconds)
+
+    def gatherer(self, norm: str) -> Gatherer:
+        """The classifier, ready for a norm."""
+        if norm not in self._ready:
+            assert self.classifier is not None  # `unpacked` loads it
+            self._ready[norm] = Gatherer.make(
+                self.classifier, self.examples, self.settings[norm], chunk_size=self.chunk_sizes.get(norm),
+                workers=self.threads, on_points=self.on_points,
+            )  # fmt: skip
+        return self._ready[norm]
+
+    def packed(self, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
+        """This bench as bytes, with the classifier or, where it cannot be sent, with its recipe."""
+        bare = replace(self, on_points=None, _ready={})
+        try:
+            return dumps(bare)
+        except Exception as error:
+            if self.recipe is None:
+                raise SettingError(
+                    f"the model cannot be sent to another process ({type(error).__name__}: {error}); score it with "
+                    "threads of this process, or give it as something that can be loaded: a file or module:factory"
+                ) from error
+        return dumps(replace(bare, classifier=None))
+
+    @classmethod
+    def unpacked(cls, content: bytes, *, threads: int | None = None, device: str | None = None) -> Bench:
+        """The bench that was packed, in a worker."""
+        bench: Bench = pickle.loads(content)
+        if bench.classifier is None:
+            assert bench.recipe is not None  # packed refuses otherwise
+            load, arguments, options = bench.recipe
+            bench.classifier = load(*arguments, **options)
+        if device is not None:
+            bench.classifier = bench.classifier.to(device)
+            bench.examples = [replace(s, x=s.x.to(device)) for s in bench.examples]
+        bench.threads = threads or bench.threads
+        return bench
+
+
+def _some_blocks(subject: Subject, maxima: BlockMaxima) -> Evidence:
+    count = len(subject.targets)
+    return subject.evidence(maxima.values, (maxima.block_size,) * count, maxima.seconds, ("",) * count)
+
+
+def plan(
+    subjects: Sequence[Subject],
+    settings: Mapping[str, Settings],
+    covered: Mapping[tuple[int, str], Sequence[range]],
+    *,
+    chunk_sizes: Mapping[str, int],
+    seconds_per_input: Mapping[str, float],
+    shard_seconds: float = SHARD_SECONDS,
+    affine: bool = False,
+) -> list[Shard]:
+    """Cut what is missing into shards of about `shard_seconds`.
+
+    The order gives useful results early: a first part of the blocks of every input, then the rest; all norms of an
+    input side by side.
+    """
+    shards: list[tuple[tuple[int, int, int], Shard]] = []
+    for place, (norm, rule) in enumerate(settings.items()):
+        each = max(seconds_per_input[norm], 1e-9)
+        if rule.adaptive or rule.sharp or affine:
+            missing = [subject for subject in subjects if (subject.input_id, norm) not in covered]
+            together = _at_most(shard_seconds / (each * ADAPTIVE_SHARE), MOST_INPUTS)
+            groups = [missing[i : i + together] for i in range(0, len(missing), together)]
+            shards += [
+                ((0, i, place), Shard(norm, tuple(Task(subject, None) for subject in group)))
+                for i, group in enumerate(groups)
+            ]
+            continue
+        step = blocks_together(chunk_sizes[norm], rule.block_size)
+        size = max(1, round(shard_seconds * rule.blocks / each / step)) * step
+        pieces = [
+            (index, order, Task(subject, blocks))
+            for order, subject in enumerate(subjects)
+            for index, blocks in enumerate(_gaps(covered.get((subject.input_id, norm), ()), rule.blocks, size))
+        ]
+        pieces.sort(key=lambda piece: piece[:2])
+        # Inputs that take less than a shard share one.
+        shard: list[Task] = []
+        blocks = 0
+        first = (0, 0)
+        for index, order, task in pieces:
+            assert task.blocks is not None  # made above
+            if shard and (blocks + len(task.blocks) > size or len(shard) == MOST_INPUTS):
+                shards.append(((*first, place), Shard(norm, tuple(shard))))
+                shard, blocks = [], 0
+            if not shard:
+                first = (index, order)
+            shard.append(task)
+            blocks += len(task.blocks)
+        if shard:
+            shards.append(((*first, place), Shard(norm, tuple(shard))))
+    return [shard for _, shard in sorted(shards, key=lambda pair: pair[0])]
+
+
+def _at_most(number: float, most: int) -> int:
+    return max(1, min(most, math.floor(min(number, float(most)))))
+
+
+def _gaps(covered: Sequence[range], blocks: int, size: int) -> list[range]:
+    """Blocks 0 to `blocks` that are not covered, cut at multiples of `size`.
+
+    >>> _gaps([range(0, 4), range(6, 7)], 10, 5)
+    [range(4, 5), range(5, 6), range(7, 10)]
+    """
+    missing: list[range] = []
+    start = 0
+    for part in sorted([*covered, range(blocks, EVERYTHING)], key=lambda part: part.start):
+        end = min(part.start, blocks)
+        while start < end:
+            stop = min(end, (start // size + 1) * size)
+            missing.append(range(start, stop))
+            start = stop
+        start = max(start, part.stop)
+    return missing

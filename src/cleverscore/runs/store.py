@@ -1,0 +1,380 @@
+"""The run directory: one SQLite file in WAL mode with the settings, all block maxima and what attacks and proofs found.
+
+Scores follow from the maxima, so a better estimator can be applied to an old run; the tails that were fitted are kept
+beside them, with the name of the estimator, so that large runs open at once.
+
+Every row carries a checksum. A row that does not match it is never used: reading says so, and a run that is resumed
+computes it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+
+from cleverscore.bracket.records import Above, Below
+from cleverscore.errors import StoreError
+from cleverscore.norms import norm_name, parse_norm
+from cleverscore.runs.lock import RunLock
+from cleverscore.runs.schema import (
+    ANY_CLASS,
+    COLUMNS,
+    EVERYTHING,
+    SCHEMA_VERSION,
+    TABLES,
+    Part,
+    crc,
+    evidence_of,
+    merged,
+    numbers_of,
+    part_row,
+    sealed,
+    tail_of,
+    upgrade,
+)
+from cleverscore.runs.thumbnails import Picture
+from cleverscore.scores.score import Evidence, Tail
+
+Array = npt.NDArray[np.float64]
+
+FILE_NAME = "run.sqlite"
+BALLAST = "run.ballast"  # given up when the disk is full, so that what is there can be closed and read
+BALLAST_BYTES = 2**19
+CHECKED_BYTES = 64 * 2**20  # a larger file is not checked as a whole by every reader
+BUSY_SECONDS = 30.0
+
+
+class Store:
+    """A run directory, open for reading or, by one process at a time, for writing.
+
+    One transaction holds all that a shard computed, so a shard is there whole or not at all.
+    """
+
+    def __init__(self, folder: Path, connection: sqlite3.Connection, lock: RunLock | None = None) -> None:
+        self.folder = folder
+        self._connection = connection
+        self._lock = lock
+
+    @classmethod
+    def create(cls, folder: Path, meta: dict[str, Any]) -> Store:
+        """A new run, open for writing; the folder may exist but holds no run yet."""
+        path = folder / FILE_NAME
+        lock = RunLock(folder)
+        # Made under another name and then renamed, so that a reader never sees a store without its tables.
+        new = path.with_suffix(f".new-{os.getpid()}")
+        try:
+            if path.exists():
+                raise StoreError(f"{folder} holds a run already")
+            with closing(sqlite3.connect(new)) as connection, connection:
+                for name, columns in TABLES.items():
+                    connection.execute(f"CREATE TABLE {name} ({columns})")
+                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                rows = [sealed((key, json.dumps(value))) for key, value in meta.items()]
+                connection.executemany("INSERT INTO meta VALUES (?, ?, ?)", rows)
+            new.replace(path)
+            return cls(folder, _writable(path), lock)
+        except (OSError, sqlite3.Error) as error:
+            lock.release()
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
+            raise StoreError(f"{folder} cannot be written: {error}") from error
+        except StoreError:
+            lock.release()
+            raise
+
+    @classmethod
+    def open(cls, folder: Path | str, *, write: bool = False) -> Store:
+        """An existing run; to be written to, it is locked, checked and brought to the present format."""
+        folder = Path(folder)
+        path = folder / FILE_NAME
+        if not path.is_file():
+            raise StoreError(
+                f"{folder} holds no run (no {FILE_NAME} in it); make one with: cleverscore score ... --out {folder}"
+            )
+        lock = RunLock(folder) if write else None
+        connection = None
+        try:
+            connection = _writable(path) if write else _readable(path)
+            version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+            if version > SCHEMA_VERSION:
+                raise StoreError(
+                    f"{folder} was written by a newer cleverscore (format {version}, this one knows up to "
+                    f"{SCHEMA_VERSION}); upgrade to use it"
+                )
+            _check(connection, path, thorough=write)
+            if version < SCHEMA_VERSION:
+                connection = connection if write else _copied(connection)
+                with connection:
+                    upgrade(connection, version)
+        except (sqlite3.Error, StoreError, ValueError) as error:
+            if connection is not None:
+                connection.close()
+            if lock is not None:
+                lock.release()
+            raise error if isinstance(error, StoreError) else _unreadable(path, error) from error
+        return cls(folder, connection, lock)
+
+    def close(self) -> None:
+        """Close the file and let others write."""
+        with suppress(sqlite3.Error):
+            self._connection.close()
+        if self._lock is not None:
+            with suppress(OSError):
+                (self.folder / BALLAST).unlink(missing_ok=True)
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[sqlite3.Connection]:
+        """One transaction; a full disk gives up the ballast, so that the file can be closed and read."""
+        ballast = self.folder / BALLAST
+        try:
+            if self._lock is not None and not ballast.exists():
+                ballast.write_bytes(bytes(BALLAST_BYTES))
+            with self._connection:
+                yield self._connection
+        except (OSError, sqlite3.Error) as error:
+            with suppress(OSError):
+                ballast.unlink(missing_ok=True)
+            with suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            raise StoreError(
+                f"{what} cannot be written to {self.folder}: {error}; what was stored before is kept, and the same "
+                "command goes on from there"
+            ) from error
+
+    def _rows(self, table: str, rest: str = "", values: Sequence[Any] = (), more: str = "") -> Iterator[Any]:
+        """Rows of a table, each compared with its checksum; `more` names columns that the checksum does not cover."""
+        columns = COLUMNS[table]
+        width = columns.count(",") + 1
+        extra = f", {more}" if more else ""
+        try:
+            # The table itself and not its index: a row that only the index has lost would be lost silently.
+            query = f"SELECT {columns}, crc{extra} FROM {table} NOT INDEXED {rest}"
+            for row in self._connection.execute(query, values):
+                if row[width] is not None and row[width] != crc(row[:width]):
+                    raise self._damaged(table, row[0])
+                yield (*row[:width], *row[width + 1 :])
+        except sqlite3.Error as error:
+            raise _unreadable(self.folder / FILE_NAME, error) from error
+
+    def _damaged(self, table: str, key: Any) -> StoreError:
+        what, way_out = f"the results of input {key}", "the command that made the run, given again, computes them anew"
+        if table == "meta":
+            what, way_out = f"the entry {key!r}", "restore a copy, or start over with --fresh"
+        return StoreError(
+            f"{self.folder / FILE_NAME} is damaged: {what} ({table}) do not match their checksum; {way_out}"
+        )
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What the run was made with: settings, model, data, versions."""
+        return {key: json.loads(value) for key, value in self._rows("meta")}
+
+    def remember(self, key: str, value: Any) -> None:
+        """Keep something about the run as a whole, in place of what was kept under this key."""
+        with self._writing(key) as connection:
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", sealed((key, json.dumps(value))))
+
+    def mend(self) -> list[str]:
+        """Drop rows that do not match their checksums, so that they are computed again; says which they were."""
+        dropped = []
+        with self._writing("repairs") as connection:
+            for table, columns in COLUMNS.items():
+                bad = [
+                    (row[0], row[1])
+                    for row in connection.execute(f"SELECT rowid, {columns}, crc FROM {table}")
+                    if row[-1] is not None and row[-1] != crc(row[1:-1])
+                ]
+                if table == "parts":
+                    blobs = connection.execute("SELECT rowid, input, maxima, blob_crc FROM parts")
+                    bad += [(row[0], row[1]) for row in blobs if row[3] is not None and row[3] != zlib.crc32(row[2])]
+                if bad and table == "meta":
+                    raise self._damaged(table, bad[0][1])
+                for rowid, key in dict(bad).items():
+                    connection.execute(f"DELETE FROM {table} WHERE rowid = ?", (rowid,))
+                    dropped.append(f"{table} of input {key}")
+        return dropped
+
+    def append_pictures(self, pictures: Mapping[int, Picture]) -> None:
+        """Keep small pictures of inputs; those that are there already stay."""
+        rows = [sealed((i, *picture.shape, zlib.compress(picture.tobytes()))) for i, picture in pictures.items()]
+        if rows:
+            with self._writing("pictures of inputs") as connection:
+                connection.executemany("INSERT OR IGNORE INTO pictures VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def pictures(self) -> dict[int, Picture]:
+        """Small pictures of the inputs, (height, width, channels) each."""
+        return {
+            row[0]: np.frombuffer(zlib.decompress(row[4]), np.uint8).reshape(row[1:4])
+            for row in self._rows("pictures", "ORDER BY input")
+        }
+
+    def pictured(self) -> set[int]:
+        """Inputs whose picture is kept."""
+        return {row[0] for row in self._connection.execute("SELECT input FROM pictures")}
+
+    def began(self, norm: str, content: str) -> int:
+        """Note that a shard was given to a worker; the number by which it is known."""
+        with self._writing("a new shard") as connection:
+            row = (norm, content)
+            return int(connection.execute("INSERT INTO shards (norm, content) VALUES (?, ?)", row).lastrowid or 0)
+
+    def append(
+        self, parts: Sequence[Part], *, shard: int | None = None, seconds: float = 0.0, worker: str = ""
+    ) -> None:
+        """Store the parts of a shard in one transaction."""
+        rows = [part_row(part) for part in parts]
+        names = ", ".join(str(part.evidence.input_id) for part in parts)
+        with self._writing(f"results of input {names}") as connection:
+            connection.executemany("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            if shard is not None:
+                values = (seconds, worker, shard)
+                connection.execute("UPDATE shards SET seconds = ?, worker = ? WHERE number = ?", values)
+
+    def shards(self) -> list[tuple[int, str, str, float | None, str | None]]:
+        """All shards that were given to a worker: number, norm, content, and, if finished, seconds and worker."""
+        return list(self._connection.execute("SELECT number, norm, content, seconds, worker FROM shards"))
+
+    def covered(self) -> dict[tuple[int, str], list[range]]:
+        """Blocks that are stored, per input and norm; an input that is whole has blocks 0 to infinity."""
+        found: dict[tuple[int, str], list[range]] = {}
+        for input_id, norm, first, whole, facts in self._rows("parts", "ORDER BY input, norm, first_block"):
+            blocks = range(EVERYTHING) if whole else range(first, first + max(json.loads(facts)["counts"]))
+            found.setdefault((input_id, norm), []).append(blocks)
+        return found
+
+    def done(self, covered: Mapping[tuple[int, str], Sequence[range]] | None = None) -> set[tuple[int, str]]:
+        """The (input, norm) pairs that are complete; `covered` saves reading it again."""
+        wanted = self._blocks
+        there = self.covered() if covered is None else covered
+        return {key for key, ranges in there.items() if sum(map(len, ranges)) >= wanted}
+
+    @property
+    def _blocks(self) -> int:
+        config = self.meta.get("config", {})
+        return int(config.get("blocks", 0))
+
+    def append_bounds(self, records: Sequence[Above | Below]) -> None:
+        """Store what attacks or proofs found for a batch of inputs in one transaction."""
+        with self._writing("bounds") as connection:
+            for record in records:
+                name, _norm, *numbers = list(astuple(record))[2:]
+                if isinstance(record, Above):
+                    numbers[0] = int(numbers[0])
+                plain = [n if type(n) is int else float(n) for n in numbers]
+                target = ANY_CLASS if record.target is None else int(record.target)
+                row = sealed((int(record.input), target, name, norm_name(record.p), *plain))
+                place = "attacks" if isinstance(record, Above) else "certificates"
+                connection.execute(f"INSERT INTO {place} VALUES ({', '.join('?' * len(row))})", row)
+
+    def above(self) -> list[Above]:
+        """All that attacks found."""
+        return [Above(*row) for row in self._bounds("attacks")]
+
+    def below(self) -> list[Below]:
+        """All that was proved."""
+        return [Below(*row) for row in self._bounds("certificates")]
+
+    def _bounds(self, place: str) -> Iterator[tuple[Any, ...]]:
+        for input_id, target, name, norm, *rest in self._rows(place, "ORDER BY rowid"):
+            yield input_id, None if target == ANY_CLASS else target, name, parse_norm(norm), *rest
+
+    def evidence(self, norm: str, *, maxima: bool = True, inputs: Collection[int] | None = None) -> list[Evidence]:
+        """The evidence for a norm, of all or some inputs, in their order; without `maxima` they stay on disk."""
+        return self.evidence_by_norm([norm], maxima=maxima, inputs=inputs)[norm]
+
+    def evidence_by_norm(
+        self, norms: Sequence[str], *, maxima: bool = True, inputs: Collection[int] | None = None
+    ) -> dict[str, list[Evidence]]:
+        """The evidence for several norms, read once."""
+        wanted = self._blocks
+        chosen = "" if inputs is None else f"WHERE input IN ({', '.join(str(int(i)) for i in inputs)})"
+        # Rows of all norms are compared with their checksums: one that claims another norm may be a damaged one.
+        asked = f"CASE WHEN norm IN ({', '.join('?' * len(norms))}) THEN maxima END, blob_crc"
+        more, values = (asked, norms) if maxima else ("NULL, NULL", ())
+        found: dict[str, dict[int, list[tuple[bool, Evidence]]]] = {norm: {} for norm in norms}
+        for row in self._rows("parts", f"{chosen} ORDER BY input, first_block", values, more):
+            input_id, norm, _first, whole, text, blob, seal = row
+            if norm not in found:
+                continue
+            if blob is not None and seal is not None and seal != zlib.crc32(blob):
+                raise self._damaged("parts", input_id)
+            found[norm].setdefault(input_id, []).append((bool(whole), evidence_of(input_id, text, blob)))
+        return {norm: [merged(parts, wanted) for parts in inputs.values()] for norm, inputs in found.items()}
+
+    def append_tails(self, norm: str, estimator: str, found: Mapping[int, Sequence[Tail]]) -> None:
+        """Keep fitted tails, one per target of each input, in place of what was kept."""
+        rows = [
+            sealed((input_id, norm, estimator, json.dumps([numbers_of(tail) for tail in each])))
+            for input_id, each in found.items()
+        ]
+        with self._writing("fitted tails") as connection:
+            connection.executemany("INSERT OR REPLACE INTO tails VALUES (?, ?, ?, ?, ?)", rows)
+
+    def tails(self, norm: str, estimator: str) -> dict[int, list[Tail]]:
+        """Tails that this estimator fitted, per input."""
+        rows = self._rows("tails", "WHERE norm = ? AND estimator = ?", (norm, estimator))
+        return {row[0]: [tail_of(numbers) for numbers in json.loads(row[3])] for row in rows}
+
+
+def _readable(path: Path) -> sqlite3.Connection:
+    """Open for reading, beside a writer or in a folder where nothing may be written."""
+    address = f"file:{quote(str(path.resolve()))}?mode=ro"
+    connection = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        if path.with_name(path.name + "-wal").exists():
+            raise
+        # A folder without write permission cannot hold the files that readers share with a writer, and needs none.
+        connection = sqlite3.connect(f"{address}&immutable=1", uri=True)
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    return connection
+
+
+def _writable(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS)
+    connection.execute("PRAGMA journal_mode = WAL")
+    return connection
+
+
+def _copied(connection: sqlite3.Connection) -> sqlite3.Connection:
+    memory = sqlite3.connect(":memory:")
+    connection.backup(memory)
+    connection.close()
+    return memory
+
+
+def _check(connection: sqlite3.Connection, path: Path, *, thorough: bool) -> None:
+    """Refuse a file whose structure is damaged; checksums of rows are looked at as they are read."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+        raise _unreadable(path, "it has no such tables")
+    if thorough or path.stat().st_size <= CHECKED_BYTES:
+        found = connection.execute(f"PRAGMA {'integrity_check' if thorough else 'quick_check'}(1)").fetchone()[0]
+        if found != "ok":
+            raise _unreadable(path, found)
+
+
+def _unreadable(path: Path, error: object) -> StoreError:
+    return StoreError(
+        f"{path} is not a run that can be read ({error}): if it was one, restore a copy of it, or start over with "
+        "--fresh"
+    )

@@ -1,0 +1,316 @@
+"""A study: one model, one data set, one or more norms, kept in a run directory and resumed by repeating it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy
+import torch
+
+import cleverscore
+from cleverscore.errors import InputError, StoreError
+from cleverscore.estimators.budget import Budget
+from cleverscore.estimators.sampling.row_space import is_affine
+from cleverscore.estimators.sampling.sampler import checked_workers
+from cleverscore.inputs.examples import Subject, prepare
+from cleverscore.models.classifier import Classifier
+from cleverscore.models.input_box import box_of
+from cleverscore.models.optimize import CHECKED_INPUTS
+from cleverscore.norms import norm_name, parse_norm
+from cleverscore.runs.local_executor import InProcess
+from cleverscore.runs.lock import RunLock
+from cleverscore.runs.results import StudyConfig as StudyConfig
+from cleverscore.runs.results import describe_run as describe_run
+from cleverscore.runs.results import fit_new as fit_new
+from cleverscore.runs.results import parse_targets
+from cleverscore.runs.results import stored_scores as stored_scores
+from cleverscore.runs.shards import SHARD_SECONDS, Bench, Executor, Recipe, Shard, plan
+from cleverscore.runs.signals import Stop
+from cleverscore.runs.store import FILE_NAME, Store
+from cleverscore.runs.thumbnails import Picture, thumbnail
+from cleverscore.scores.cost import Estimate, estimate_for
+
+SECONDS_BETWEEN_FITS = 60.0  # so that people who look at a run while it goes on need not fit everything
+LEAST_SHARD_SECONDS, SHARDS_AT_LEAST = 2.0, 10
+
+
+def fingerprint_model(classifier: Classifier) -> str:
+    """A hash of weights, preprocessing, transform and box: changed weights make another study."""
+    digest = hashlib.sha256()
+    _add_weights(digest, classifier.module)
+    constants = [None if t is None else t.double().tolist() for t in (classifier.mean, classifier.std)]
+    digest.update(json.dumps([classifier.bounds, classifier.outputs, constants]).encode())
+    for transform in (classifier.transform, classifier.transform_backward):
+        if transform is not None:  # a model without one keeps the hash that its runs have
+            digest.update(_identity(transform).encode())
+            if isinstance(transform, torch.nn.Module):
+                _add_weights(digest, transform)
+    return digest.hexdigest()[:16]
+
+
+def _add_weights(digest: hashlib._Hash, module: torch.nn.Module) -> None:
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(name.encode())
+        if isinstance(tensor, torch.Tensor):
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+
+
+def _identity(transform: Any) -> str:
+    """What tells one transform from another: its name, its code and the values it closes over; no memory addresses."""
+    code = getattr(transform, "__code__", None)
+    if isinstance(transform, partial):
+        parts = [_identity(transform.func), repr(transform.args), repr(transform.keywords)]
+    elif code is not None:
+        cells = [cell.cell_contents for cell in getattr(transform, "__closure__", None) or ()]
+        values = [*code.co_consts, *code.co_names, *(getattr(transform, "__defaults__", None) or ()), *cells]
+        parts = [
+            transform.__qualname__,
+            code.co_code.hex(),
+            *(_identity(v) if callable(v) else repr(v) for v in values),
+        ]
+    else:
+        parts = [type(transform).__qualname__, repr(transform)]
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(parts))
+
+
+def versions() -> dict[str, str]:
+    """The software that computes."""
+    return {
+        "cleverscore": cleverscore.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+    }
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What a run lacks: the blocks that are there, and per norm the inputs with the share of each that is not."""
+
+    covered: dict[tuple[int, str], list[range]]
+    parts: dict[str, list[tuple[Subject, float]]]
+
+
+class Study:
+    """A config with its model and inputs, checked and ready to run.
+
+    recipe      a function and its arguments that load the classifier in another process, where it cannot be sent.
+    """
+
+    def __init__(
+        self,
+        config: StudyConfig,
+        classifier: Classifier,
+        images: npt.NDArray[Any],
+        labels: npt.NDArray[np.int64] | None,
+        ids: Sequence[int],
+        *,
+        class_names: Sequence[str] | None = None,
+        recipe: Recipe | None = None,
+    ) -> None:
+        self.recipe = recipe
+        self.mended: list[str] = []  # what was damaged in the store when it was opened, and will be computed again
+        self.config = config
+        self.class_names = class_names
+        self.classifier = classifier
+        self.settings = {norm_name(parse_norm(norm)): config.settings(norm) for norm in config.norms}
+        box_of(config.region, classifier.bounds)
+        self.subjects = prepare(
+            classifier,
+            images,
+            targets=parse_targets(config.targets, len(ids)),
+            labels=None if labels is None else labels.tolist(),
+            ids=ids,
+            seed=config.seed,
+        )
+        if config.skip_misclassified:
+            self.subjects = [subject for subject in self.subjects if subject.label in (None, subject.predicted)]
+            if not self.subjects:
+                raise InputError("all inputs are misclassified, and misclassified inputs are skipped: nothing is left")
+
+    def open_store(self, folder: Path, *, fresh: bool = False, command: str | None = None) -> Store:
+        """Create the run directory, or open it if it holds this very study; `command` is kept, to be repeated."""
+        path = folder / FILE_NAME
+        if fresh and path.exists():
+            lock = RunLock(folder)
+            for suffix in ("", "-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            lock.release()
+        if not path.exists():
+            meta = {
+                "config": asdict(self.config), "used": self._used(), "versions": versions(), "command": command,
+                "class_names": None if self.class_names is None else list(self.class_names),
+                "inputs": len(self.subjects),
+                "rules": {norm: asdict(rule.rule) for norm, rule in self.settings.items()},
+            }  # fmt: skip
+            return Store.create(folder, meta)
+        store = Store.open(folder, write=True)
+        try:
+            self.mended = store.mend()
+            before, now = store.meta["config"], json.loads(json.dumps(asdict(self.config)))
+            changed = [
+                f"{key}: {before.get(key)!r} then, {now[key]!r} now" for key in now if before.get(key) != now[key]
+            ]
+            if changed:
+                raise StoreError(
+                    f"{folder} holds a run with other settings ({'; '.join(changed)}); choose another --out, or "
+                    "--fresh to start over"
+                )
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _used(self) -> dict[str, Any]:
+        """Values that the config leaves to the model or the method."""
+        one = next(iter(self.settings.values()))
+        constants = {
+            name: None if values is None else values.tolist()
+            for name, values in (("mean", self.classifier.mean), ("std", self.classifier.std))
+        }
+        return {
+            "radius": one.radius,
+            "bounds": self.classifier.bounds,
+            "outputs": self.classifier.outputs,
+            **constants,
+            "transform": None if self.classifier.transform is None else _identity(self.classifier.transform),
+        }
+
+    def missing(self, store: Store) -> Missing:
+        """What is not stored yet."""
+        covered = store.covered()
+        parts: dict[str, list[tuple[Subject, float]]] = {}
+        for norm, rule in self.settings.items():
+            there = (
+                (subject, min(1.0, sum(map(len, covered.get((subject.input_id, norm), ()))) / rule.blocks))
+                for subject in self.subjects
+            )
+            parts[norm] = [(subject, 1.0 - share) for subject, share in there if share < 1.0]
+        return Missing(covered, parts)
+
+    def points(self, missing: Missing) -> int:
+        """How many points are still to be drawn."""
+        dim = self.subjects[0].x.numel()
+        return sum(
+            round(sum(share for _, share in parts) * self.settings[norm].points(dim))
+            for norm, parts in missing.parts.items()
+        )
+
+    def costs(
+        self, missing: Missing, *, chunk_size: int | None = None, workers: int | None = None
+    ) -> dict[str, Estimate]:
+        """What the missing part costs at most, per norm."""
+        found = {}
+        for norm, parts in missing.parts.items():
+            if parts:
+                subjects = [subject for subject, _ in parts]
+                whole = estimate_for(
+                    self.classifier, subjects, self.settings[norm], chunk_size=chunk_size, workers=workers
+                )
+                share = sum(share for _, share in parts) / len(parts)
+                found[norm] = replace(
+                    whole, seconds=whole.seconds * share, gradients=round(whole.gradients * share),
+                    points=round(whole.points * share), inputs=len(parts) * share,
+                )  # fmt: skip
+        return found
+
+    def run(
+        self,
+        store: Store,
+        *,
+        executor: Executor | None = None,
+        chunk_size: int | None = None,
+        workers: int | None = None,
+        shard_seconds: float = SHARD_SECONDS,
+        costs: Mapping[str, Estimate] | None = None,
+        on_points: Callable[[int], None] | None = None,
+        stop: Stop | None = None,
+    ) -> None:
+        """Compute what is missing and store every shard as it is finished; `stop` ends this after those under way."""
+        executor = executor or InProcess()
+        inside = isinstance(executor, InProcess)
+        missing = self.missing(store)
+        if any(missing.parts.values()):
+            ids = {subject.input_id: subject for parts in missing.parts.values() for subject, _ in parts}
+            store.append_pictures(self._pictures(store, ids))
+            bench = self._bench(store, executor, chunk_size, workers, on_points if inside else None)
+            costs = costs or self.costs(missing, chunk_size=chunk_size, workers=workers)
+            # A short run is cut finer, so that it can be looked at and stopped on the way.
+            whole = sum(cost.seconds for cost in costs.values())
+            shard_seconds = min(shard_seconds, max(LEAST_SHARD_SECONDS, whole / SHARDS_AT_LEAST))
+            # An estimate is for all threads together; a worker elsewhere has one.
+            each = {norm: cost.seconds / cost.inputs * (1 if inside else cost.workers) for norm, cost in costs.items()}
+            shards = plan(
+                self.subjects, {norm: self.settings[norm] for norm in each}, missing.covered,
+                chunk_sizes=bench.chunk_sizes, seconds_per_input=each, shard_seconds=shard_seconds,
+                affine=is_affine(self.classifier),
+            )  # fmt: skip
+            fitted = time.monotonic()
+            for done in executor.run(bench, _given_out(store, shards, stop)):
+                store.append(done.parts, shard=done.shard.number, seconds=done.seconds, worker=done.worker)
+                if on_points is not None and not inside:
+                    on_points(self._points_of(done.shard))
+                if time.monotonic() - fitted > SECONDS_BETWEEN_FITS:
+                    fit_new(store, self.config)
+                    fitted = time.monotonic()
+        fit_new(store, self.config)
+
+    def _bench(
+        self,
+        store: Store,
+        executor: Executor,
+        chunk_size: int | None,
+        workers: int | None,
+        on_points: Callable[[int], None] | None,
+    ) -> Bench:
+        threads = checked_workers(self.classifier, workers)
+        budget = Budget.parse(self.config.budget)
+        count = len(self.subjects) * len(self.settings)
+        bench = Bench(
+            self.classifier, self.settings, self.subjects[:CHECKED_INPUTS],
+            # Points that meet others in a matrix product get other last bits: a run keeps to its first chunk sizes.
+            dict.fromkeys(self.settings, chunk_size) if chunk_size else dict(store.meta.get("chunk_sizes") or {}),
+            threads, recipe=self.recipe, on_points=on_points,
+        )  # fmt: skip
+        if self.config.budget is not None:
+            share = Budget(gradients=budget.gradients / count, seconds=budget.seconds * executor.slots / count)
+            bench.shares = dict.fromkeys(self.settings, share)
+        if not bench.chunk_sizes:
+            bench.chunk_sizes = {norm: bench.gatherer(norm).chunk_size for norm in self.settings}
+            store.remember("chunk_sizes", bench.chunk_sizes)
+        return bench
+
+    def _points_of(self, shard: Shard) -> int:
+        rule = self.settings[shard.norm]
+        whole = rule.points(self.subjects[0].x.numel())
+        return sum(whole if task.blocks is None else len(task.blocks) * rule.block_size for task in shard.tasks)
+
+    def _pictures(self, store: Store, subjects: dict[int, Subject]) -> dict[int, Picture]:
+        stored = store.pictured()
+        bounds = self.classifier.bounds
+        made = {
+            i: thumbnail(subject.x.detach().cpu().float().numpy(), bounds)
+            for i, subject in subjects.items()
+            if i not in stored
+        }
+        return {i: picture for i, picture in made.items() if picture is not None}
+
+
+def _given_out(store: Store, shards: Sequence[Shard], stop: Stop | None) -> Iterator[Shard]:
+    """The shards in their order, each noted in the store as it is taken, until somebody asks for an end."""
+    for shard in shards:
+        if stop is not None and stop.asked:
+            return
+        yield replace(shard, number=store.began(shard.norm, shard.content))

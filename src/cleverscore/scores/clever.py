@@ -1,0 +1,115 @@
+"""clever(): the CLEVER score of a batch of inputs in one call (Algorithms 1 and 2 of the paper)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from cleverscore.errors import CleverWarning
+from cleverscore.estimators.sampling.sampler import gather
+from cleverscore.estimators.settings import Method, Settings
+from cleverscore.inputs.examples import prepare
+from cleverscore.inputs.targets import TargetsLike
+from cleverscore.models.classifier import Classifier
+from cleverscore.progress import progress as show_progress
+from cleverscore.scores.score import Scores, score_from
+from cleverscore.tails import FitOutcome
+
+
+def clever(
+    classifier: Classifier,
+    images: Any,
+    *,
+    p: float | str = 2.0,
+    targets: TargetsLike = "untargeted",
+    radius: float | None = None,
+    blocks: int = 500,
+    block_size: int = 1024,
+    seed: int = 0,
+    method: str | Method = "paper",
+    region: str = "ball",
+    level: float = 0.95,
+    tolerance: float | None = None,
+    budget: str | int | None = None,
+    penalty: float | None = None,
+    labels: Sequence[int] | None = None,
+    ids: Sequence[int] | None = None,
+    chunk_size: int | None = None,
+    workers: int | None = None,
+    progress: bool | None = None,
+) -> Scores:
+    """CLEVER scores of a batch: min(margin / L, radius), L the largest ||grad(f_c - f_j)||_q in B_p(x0, radius).
+
+    images      (n, *input_shape), in the classifier's input units.
+    p           the norm: any p >= 1, or "inf".
+    targets     "untargeted" (the smallest over all other classes), "runner_up", "least_likely", "random", "all", or one
+                list of classes per input.
+    radius      of the ball; default 5, as in the paper.
+    blocks, block_size      N_b and N_s: every block is `block_size` fresh points; their maxima are fit.
+    method      "paper", "released-code": the sampling and the fit of the code that the authors published, or "sharp":
+                how far the margin can fall across shells around the input, by search (docs/sharp.md), where blocks,
+                block_size and tolerance have no meaning; or a `Method` of your own (docs/extend.md).
+    tolerance   race the targets of untargeted scores and stop early where the score will hardly move by more than
+                this share (0.05; docs/speed.md). 0 stops only targets that lost their race or reach the radius.
+                Default: all blocks for all targets. Sharp has no use for it.
+    budget      end after so many gradients in all (2_000_000), or so much time ("90s", "10m", "2h"), but not before 10
+                blocks of each input.
+    penalty     weight of (scale / range)^2 in the tail fit; default 0.01, that of the authors' program. It keeps the
+                end-point of Gumbel-like maxima finite and so makes such scores larger; 0 is the plain likelihood.
+    ids         the row of each input in its data, default 0..n-1; a block's points depend on (seed, id, norm, block).
+    region      "ball": every point of the ball counts, also outside the valid inputs (the paper's). "box": only moves
+                that keep the input within the classifier's bounds count, which gives larger scores for inputs at the
+                bounds, such as black and white pixels. "released-code" clips its points to the bounds in either.
+    chunk_size  points per forward pass; default: what memory and cache allow.
+    workers     threads; default: one per core.
+    progress    a progress bar on stderr; default: if stderr is a terminal.
+
+    >>> import torch
+    >>> scores = clever(Classifier(torch.nn.Linear(4, 3)), torch.rand(2, 4), p=2, blocks=20, block_size=8)
+    >>> len(scores), scores[0].outcome.value
+    (2, 'constant')
+    """
+    settings = Settings(
+        p=p,  # type: ignore[arg-type]  # a name such as "inf" becomes a number in Settings
+        targets=targets,
+        radius=radius,
+        blocks=blocks,
+        block_size=block_size,
+        seed=seed,
+        method=method,
+        region=region,
+        level=level,
+        tolerance=tolerance,
+        budget=budget,
+        penalty=penalty,
+    )
+    subjects = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
+    total = len(subjects) * settings.points(subjects[0].x.numel())
+    bar = nullcontext(None) if progress is False else show_progress(total, settings.activity)
+    with bar as on_points:
+        found = dict(
+            gather(classifier, subjects, settings, chunk_size=chunk_size, workers=workers, on_points=on_points)
+        )
+    scores = score_from([found[i] for i in range(len(subjects))], settings.rule)
+    _warn(scores)
+    return scores
+
+
+def _warn(scores: Scores) -> None:
+    flat = sum(row.outcome is FitOutcome.ZERO for row in scores.rows)
+    if flat:
+        warnings.warn(
+            f"all sampled gradients are zero for {flat} of {len(scores.rows)} rows: {FitOutcome.ZERO.advice}",
+            CleverWarning,
+            stacklevel=3,
+        )
+    broken = [row for row in scores.rows if row.outcome is FitOutcome.NOT_FINITE]
+    if broken:
+        warnings.warn(
+            f"gradients are NaN or infinite for input {broken[0].input}, target {broken[0].target} "
+            f"({len(broken)} rows in all); they have no score",
+            CleverWarning,
+            stacklevel=3,
+        )

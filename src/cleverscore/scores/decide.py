@@ -1,0 +1,147 @@
+"""Is every score at least so large? A sequential answer that stops as soon as it is clear."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cleverscore.errors import SettingError
+from cleverscore.estimators.budget import Budget
+from cleverscore.estimators.sampling.sampler import gather
+from cleverscore.estimators.settings import Method, Settings
+from cleverscore.inputs.examples import prepare
+from cleverscore.inputs.targets import TargetsLike
+from cleverscore.models.classifier import Classifier
+from cleverscore.norms import norm_name
+from cleverscore.scores.score import Score, Scores, score_from
+from cleverscore.scores.tables import interval_words
+from cleverscore.scores.text_table import number
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether every input's score is at least the threshold.
+
+    scores          of the inputs that were looked at; after the first that fails no others are begun.
+    failed          the inputs that fail: their score is below the threshold, or they have none.
+    misclassified   inputs whose label is not predicted, which fail without being scored.
+    gradients, full_gradients   what it took, and what all blocks for all targets of all inputs would have taken.
+    """
+
+    at_least: float
+    scores: Scores
+    failed: tuple[Score, ...]
+    misclassified: tuple[int, ...]
+    gradients: int
+    full_gradients: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failed and not self.misclassified
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __str__(self) -> str:
+        cost = f"{self.gradients:,} gradients instead of {self.full_gradients:,}"
+        if self.passed:
+            return f"all {len(self.scores)} inputs have a score of at least {self.at_least:g} ({cost})"
+        parts = [f"input {i} is misclassified" for i in self.misclassified]
+        for score in self.failed:
+            if math.isnan(score.value):
+                parts.append(f"input {score.input} has no score: {score.outcome.advice}")
+                continue
+            parts.append(
+                f"input {score.input} has a score of {number(score.value)} ({interval_words(score)}) in the "
+                f"l{norm_name(score.p)} norm, below {self.at_least:g}; class "
+                f"{score.predicted} is nearest to class {score.target}"
+            )
+        return f"{'; '.join(parts)} ({cost})"
+
+
+def decide(
+    classifier: Classifier,
+    images: Any,
+    *,
+    p: float | str = 2.0,
+    at_least: float,
+    targets: TargetsLike = "untargeted",
+    radius: float | None = None,
+    blocks: int = 500,
+    block_size: int = 1024,
+    seed: int = 0,
+    method: str | Method = "paper",
+    region: str = "ball",
+    penalty: float | None = None,
+    labels: Sequence[int] | None = None,
+    ids: Sequence[int] | None = None,
+    chunk_size: int | None = None,
+    workers: int | None = None,
+) -> Decision:
+    """Whether the score of every input is at least `at_least`, with as few gradients as that takes.
+
+    Blocks are drawn in rounds of 32, 64, 128, ... After each, an input is decided where the interval of its score is on
+    one side of the threshold, or where the score lies so far from it that the score after all blocks will be on the
+    same side: three standard deviations of the scores that random halves of the blocks give. The first input that fails
+    ends it. The other arguments are those of `clever`; with `labels`, a misclassified input fails.
+
+    >>> import torch
+    >>> decide(Classifier(torch.nn.Linear(4, 3)), torch.rand(2, 4), at_least=0.0).passed
+    True
+    """
+    settings = Settings(
+        p=p,  # type: ignore[arg-type]  # a name such as "inf" becomes a number in Settings
+        targets=targets, radius=radius, blocks=blocks, block_size=block_size, seed=seed, method=method, region=region,
+        threshold=_checked(at_least), penalty=penalty,
+    )  # fmt: skip
+    if at_least > settings.rule.limit:
+        raise SettingError(
+            f"at_least={at_least}: no score is larger than the radius, {settings.radius:g}; use a larger radius"
+        )
+    subjects = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
+    full = sum(len(subject.targets) for subject in subjects) * blocks * block_size
+    misclassified = tuple(s.input_id for s in subjects if s.label not in (None, s.predicted))
+    account = Budget()  # knows also what was spent on inputs that were not finished when another failed
+    rows: list[Score] = []
+    heads: list[Score] = []
+    if not misclassified:
+        flow = gather(classifier, subjects, settings, chunk_size=chunk_size, workers=workers, account=account)
+        for _position, item in flow:
+            scores = score_from([item], settings.rule)
+            rows += scores.rows
+            heads += scores.heads
+            if not heads[-1].value >= at_least:
+                break
+    return Decision(
+        at_least=float(at_least),
+        scores=Scores(tuple(rows), tuple(heads)),
+        failed=tuple(head for head in heads if not head.value >= at_least),
+        misclassified=misclassified,
+        gradients=max(account.spent_gradients, sum(head.gradients for head in heads)),
+        full_gradients=full,
+    )
+
+
+def _checked(at_least: float) -> float:
+    if not (math.isfinite(at_least) and at_least >= 0.0):
+        raise SettingError(f"at_least={at_least}: give a distance, at least 0")
+    return float(at_least)
+
+
+def assert_robust(
+    classifier: Classifier, images: Any, *, p: float | str = 2.0, at_least: float, **options: Any
+) -> Decision:
+    """Raise an AssertionError unless every score is at least `at_least`; `options` are those of `decide`.
+
+    >>> import torch
+    >>> assert_robust(Classifier(torch.nn.Linear(4, 3)), torch.rand(2, 4), at_least=0.0).passed
+    True
+    """
+    __tracebackhide__ = True  # a test's report ends at the test's own line
+    decision = decide(classifier, images, p=p, at_least=at_least, **options)
+    if not decision.passed:
+        raise AssertionError(str(decision))
+    return decision

@@ -1,0 +1,151 @@
+"""Scores in words: the table, and what a reader should know before relying on it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cleverscore.estimators.stop_reason import ALL_BLOCKS, BUDGET, UNFINISHED, is_lost
+from cleverscore.inputs.targets import takes_smallest
+from cleverscore.norms import norm_name
+from cleverscore.scores.text_table import number, table
+from cleverscore.tails import FitOutcome
+
+if TYPE_CHECKING:
+    from cleverscore.scores.score import Score
+
+DOUBTFUL = (FitOutcome.NO_ENDPOINT, FitOutcome.DRIFTING, FitOutcome.POOR)  # an end-point that is not to be relied on
+MOST_NAMED = 5  # inputs whose numbers a remark lists
+
+
+def race_summary(rows: Sequence[Score]) -> str:
+    """How many targets were still in the race at its end, and what took the others out."""
+    raced = [score for score in rows if score.target_kind == "all"]
+    reasons = Counter(score.stopped for score in raced)
+    out = {reason: count for reason, count in reasons.items() if is_lost(reason)}
+    if not out:
+        return ""
+    heads = sum(takes_smallest(score.target_kind) for score in rows)
+    left = len(raced) - sum(out.values())
+    words = ", ".join(f"{count / heads:.3g} out ({reason})" for reason, count in out.items())
+    return f"race: of {len(raced) / heads:.3g} targets per input, {left / heads:.3g} stayed in, {words}"
+
+
+def raceable(rows: Sequence[Score]) -> bool:
+    """Whether rivals got all blocks and gradients, so that a race would have left some out."""
+    rivals = [score for score in rows if score.target_kind == "all"]
+    inputs = len({(score.input, score.p) for score in rivals})
+    return len(rivals) > inputs and all(
+        score.stopped == ALL_BLOCKS and score.gradients == score.fit.blocks * score.block_size for score in rivals
+    )
+
+
+def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
+    """One line per score: what was predicted, the class, the score and its interval, the fit; `stops`: what it took."""
+    labelled = any(score.label is not None for score in heads)
+    sharp = all(score.profile is not None for score in heads)
+    headers = [
+        "input",
+        *(["label"] if labelled else []),
+        "predicted",
+        "target",
+        "norm",
+        "margin",
+        "score",
+        *(["at least", "crossing", "gradients", "search"] if sharp else ["95% interval", "K-S p", "A-D p", "fit"]),
+        *(["gradients"] if stops and not sharp else []),
+        *(["stopped"] if stops else []),
+    ]
+    lines = []
+    for score in heads:
+        capped = ">=" if score.capped else ""
+        label = ["-" if score.label is None else f"{score.label}{'' if score.correct else ' *'}"] if labelled else []
+        if sharp:
+            found = [number(score.low), number(score.upper), f"{score.gradients:,}", score.outcome.value]
+        else:
+            tests = [number(score.ks_pvalue, 2), number(score.fit.ad_pvalue, 2)]
+            found = [interval_words(score), *tests, score.outcome.value]
+        lines.append(
+            [
+                str(score.input),
+                *label,
+                str(score.predicted),
+                str(score.target),
+                norm_name(score.p),
+                number(score.margin),
+                capped + ("~" if score.outcome in DOUBTFUL else "") + number(score.value),
+                *found,
+                *([f"{score.gradients:,}"] if stops and not sharp else []),
+                *([score.stopped] if stops else []),
+            ]
+        )
+    return table(headers, lines)
+
+
+def interval_words(score: Score) -> str:
+    """The interval of a score; where it has no lower limit, what the score is at most."""
+    return f"at most {number(score.high)}" if _open(score) else f"{number(score.low)} .. {number(score.high)}"
+
+
+def _open(score: Score) -> bool:
+    return score.profile is None and score.low == 0.0 < score.value
+
+
+def below_the_table(heads: Sequence[Score], rows: Sequence[Score]) -> list[str]:
+    """What is said below a table of `heads`, of whose targets `rows` tell: nothing empty."""
+    return [*filter(None, [summary(heads, raceable=raceable(rows)), race_summary(rows)])]
+
+
+def summary(heads: Sequence[Score], *, raceable: bool = False) -> str:
+    """Mean and median per norm, then one sentence of advice for each outcome that is not plain."""
+    lines = []
+    for p in sorted({score.p for score in heads}):
+        values = np.array([score.value for score in heads if score.p == p])
+        known = values[~np.isnan(values)]
+        if len(known):
+            lines.append(
+                f"norm {norm_name(p)}: mean {number(float(known.mean()))}, median {number(float(np.median(known)))}, "
+                f"smallest {number(float(known.min()))} over {len(known)} input{'s' if len(known) > 1 else ''}"
+            )
+        if len(known) < len(values):
+            missing = len(values) - len(known)
+            lines.append(f"norm {norm_name(p)}: no score for {missing} input{'s' if missing > 1 else ''}")
+    wrong = len({score.input for score in heads if score.correct is False})
+    if wrong:
+        count = len({score.input for score in heads})
+        lines.append(f"* {wrong} of {count} inputs are misclassified, and scored for the class that the model predicts")
+    capped = sum(score.capped for score in heads)
+    if capped:
+        lines.append(
+            f">= {capped} scores reached the radius; the network may be more robust: use a larger radius (or the "
+            "inputs are in other units than it was trained with, such as 0 to 255)"
+        )
+    part = sum(score.stopped == UNFINISHED for score in heads)
+    if part:
+        lines.append(f"unfinished ({part}): not all blocks are drawn yet, so these scores and intervals will move")
+    penalised = [score for score in heads if score.outcome in DOUBTFUL]
+    if penalised:
+        lines.append(
+            f"~ {len(penalised)} scores rest on a fit that is not to be relied on, made with penalty "
+            f"{penalised[0].fit.penalty:g}: another penalty gives another score"
+        )
+    open_ended = sum(_open(score) for score in heads)
+    if open_ended:
+        lines.append(
+            f"at most ({open_ended}): for the target or one of its rivals the blocks show no upper end-point of the "
+            "gradient norm, so the score has no lower limit; larger blocks may show one"
+            + (", and a new run with tolerance 0 leaves out rivals far behind" if raceable else "")
+        )
+    short = sum(score.stopped == BUDGET for score in heads)
+    if short:
+        lines.append(f"budget: it ended before all was drawn or climbed for {short} of {len(heads)} scores")
+    for outcome, count in Counter(score.outcome for score in heads).items():
+        if outcome not in (FitOutcome.OK, FitOutcome.ASCENDED, FitOutcome.OWN_MODEL):
+            inputs = dict.fromkeys(score.input for score in heads if score.outcome is outcome)
+            few = outcome is FitOutcome.POOR and len(inputs) <= MOST_NAMED
+            which = f": input {', '.join(map(str, inputs))}" if few else ""
+            lines.append(f"{outcome.value} ({count}{which}): {outcome.advice}")
+    return "\n".join(lines)

@@ -1,0 +1,213 @@
+"""Attacks, balls and tail models of the user's own, held against closed forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import cleverscore as cs
+from cleverscore.errors import InputError, SettingError
+from cleverscore.estimators.settings import METHODS, Settings
+from cleverscore.inputs.balls import Draw, LpBall
+
+
+def affine(bounds: tuple[float, float] | None = (-9.0, 9.0)) -> tuple[cs.Classifier, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    layer = torch.nn.Linear(5, 3)
+    layer.weight.data = torch.randn(3, 5, generator=generator)
+    layer.bias.data = torch.randn(3, generator=generator)
+    return cs.Classifier(layer, bounds=bounds), torch.rand(4, 5, generator=generator)
+
+
+def curved() -> tuple[cs.Classifier, torch.Tensor]:
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.Tanh(), torch.nn.Linear(12, 3))
+    return cs.Classifier(model, bounds=(0.0, 1.0)), torch.rand(3, 6)
+
+
+def project(goal: cs.Goal, *, p: float, seed: int) -> torch.Tensor:
+    """One step of a linear model, which is exact for an affine classifier against its nearest class."""
+    margins, gradients = goal.margins_and_gradients(goal.x)
+    steps = (margins + 1e-4) / gradients.flatten(1).square().sum(1)
+    return goal.x - steps.reshape(goal.column) * gradients
+
+
+def distance(classifier: cs.Classifier, images: torch.Tensor) -> np.ndarray:
+    return cs.clever(classifier, images, p=2, radius=50.0).values
+
+
+def test_an_attack_of_ones_own_reaches_the_exact_distance() -> None:
+    classifier, images = affine()
+    attacked = cs.attack(classifier, images, project, p=2, preset="default")
+    assert attacked.attack == "project" and attacked.success.all() and attacked.p == 2.0
+    exact = distance(classifier, images)
+    assert (attacked.l2 >= exact * (1 - 1e-5)).all()
+    # The class that is nearest by logits need not be the nearest one.
+    assert np.isclose(attacked.l2, exact, rtol=1e-2).any()
+
+
+def test_own_attacks_stand_beside_names() -> None:
+    classifier, images = affine()
+    best = cs.best_attack(classifier, images, [project, "ddn"], p=2, preset="quick")
+    assert set(best.names) <= {"project", "ddn"} and len(best.attacks) == 2
+    alone = cs.best_attack(classifier, images, project, p=2)
+    assert set(alone.names) == {"project"}
+    scores = cs.clever(classifier, images, p=2, radius=50.0)
+    bracket = cs.bracket(classifier, images, scores, attacks=[project], certificate=None)
+    assert set(bracket.attack) == {"project"} and bracket.consistent.all()
+    targeted = cs.clever(classifier, images, p=2, radius=50.0, targets="all")
+    assert cs.bracket(classifier, images, targeted, attacks=[project], certificate=None).consistent.all()
+
+
+def test_nothing_about_an_own_attack_is_trusted() -> None:
+    classifier, images = affine(bounds=(0.0, 1.0))
+
+    def outside(goal: cs.Goal, *, p: float, seed: int) -> torch.Tensor:
+        return goal.x + 100.0 * torch.randn(goal.x.shape)
+
+    attacked = cs.attack(classifier, images, outside)
+    assert attacked.adversarial.min() >= 0.0 and attacked.adversarial.max() <= 1.0
+    again = cs.attack(classifier, images, outside)
+    assert torch.equal(attacked.adversarial, again.adversarial)  # torch's generator is seeded
+
+    def lazy(goal: cs.Goal, *, p: float, seed: int) -> torch.Tensor:
+        return goal.x
+
+    assert not cs.attack(classifier, images, lazy).success.any()
+    with pytest.raises(SettingError, match=r"short gave \(1, 5\)"):
+        cs.attack(classifier, images, named("short", lambda goal, **_: goal.x[:1]))
+    with pytest.raises(SettingError, match="numbers gave list"):
+        cs.attack(classifier, images, named("numbers", lambda goal, **_: []))
+    with pytest.raises(SettingError, match="by name"):
+        cs.attack(classifier, images, lazy, iterations=3)
+    with pytest.raises(SettingError, match="function"):
+        cs.attack(classifier, images, 3)  # type: ignore[arg-type]
+    scores = cs.clever(classifier, images, p=2)
+    for attacks in ([named("ddn", lazy)], [lazy, named("lazy", project)]):
+        with pytest.raises(SettingError, match="rename"):
+            cs.bracket(classifier, images, scores, attacks=attacks, certificate=None)
+
+
+def named(name: str, function: Any) -> Any:
+    def wrapped(goal: cs.Goal, **options: Any) -> Any:
+        return function(goal, **options)
+
+    wrapped.__name__ = name
+    return wrapped
+
+
+class Sphere(LpBall):
+    def draw(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> Draw:
+        normal = self.stream(seed, input_id, block, tile).standard_normal((count, dim), dtype=np.float32)
+        directions = torch.from_numpy(normal)
+        return Draw(directions, self.radius / directions.norm(dim=1, keepdim=True))
+
+
+class InsideBox(LpBall):
+    seen: list[torch.Tensor] = []  # noqa: RUF012
+
+    def points(self, x: torch.Tensor, *, bounds: Any = None, out: Any = None, count: int, **place: int) -> torch.Tensor:
+        low, high = (x - self.radius).clamp(*bounds), (x + self.radius).clamp(*bounds)
+        shares = self.stream(**place).random((count, *x.shape), dtype=np.float32)
+        drawn = torch.lerp(low, high, torch.from_numpy(shares))
+        self.seen.append(drawn)
+        return drawn
+
+
+def test_a_ball_of_ones_own_is_sampled() -> None:
+    classifier, images = curved()
+    on_sphere = cs.Method("sphere", ball=Sphere, radius=1.0)
+    scores = cs.clever(classifier, images, p=2, method=on_sphere, blocks=30, block_size=32)
+    assert {row.method for row in scores.rows} == {"sphere"} and scores[0].radius == 1.0
+    same = cs.clever(classifier, images, p=2, method=on_sphere, blocks=30, block_size=32, chunk_size=7, workers=1)
+    assert np.allclose(scores.values, same.values, rtol=1e-5)
+    ball = cs.clever(classifier, images, p=2, radius=1.0, blocks=30, block_size=32)
+    assert not np.allclose(scores.values, ball.values, rtol=1e-5)
+    raced = cs.clever(classifier, images, p=2, method=on_sphere, blocks=64, block_size=32, tolerance=0.0)
+    assert raced.values.shape == (3,)
+    assert cs.estimate(classifier, images, method=on_sphere, blocks=10, block_size=8).gradients == 10 * 8 * 6
+
+
+def test_a_ball_may_use_the_input_and_the_box() -> None:
+    classifier, images = curved()
+    InsideBox.seen.clear()
+    method = cs.Method("inside", ball=InsideBox, radius=0.3)
+    scores = cs.clever(classifier, images, p="inf", method=method, blocks=20, block_size=16, workers=1)
+    assert scores.values.shape == (3,) and InsideBox.seen
+    every = torch.cat([drawn.reshape(-1) for drawn in InsideBox.seen])
+    assert every.min() >= 0.0 and every.max() <= 1.0
+    whole = cs.clever(classifier, images, p="inf", radius=0.3, blocks=20, block_size=16)
+    assert not np.allclose(scores.values, whole.values, rtol=1e-4)
+
+
+class Wrong(LpBall):
+    def points(self, x: torch.Tensor, *, count: int, **_: Any) -> torch.Tensor:
+        return x[None]
+
+
+def test_points_of_the_wrong_shape_are_refused() -> None:
+    classifier, images = curved()
+    with pytest.raises(SettingError, match=r"Wrong\.points gave shape"):
+        cs.clever(classifier, images, method=cs.Method("wrong", ball=Wrong), blocks=12, block_size=8)
+
+
+def test_methods_are_checked() -> None:
+    assert Settings(p=2.0, method=METHODS["paper"]).rule == Settings(p=2.0, method="paper").rule
+    with pytest.raises(SettingError, match="built-in"):
+        Settings(p=2.0, method=cs.Method("paper", radius=1.0))
+    with pytest.raises(SettingError, match=r"cs\.Method"):
+        Settings(p=2.0, method="fancy")
+    with pytest.raises(SettingError, match=r"cs\.Method"):
+        Settings(p=2.0, method=3)  # type: ignore[arg-type]
+
+
+def highest(maxima: np.ndarray, level: float) -> cs.tails.Endpoints:
+    top = maxima.max(1)
+    return cs.tails.Endpoints(1.5 * top, top, 3.0 * top)
+
+
+def test_a_tail_model_of_ones_own_gives_the_end_point() -> None:
+    classifier, images = curved()
+    own = cs.Method("highest", tail=highest, radius=50.0)
+    scores = cs.clever(classifier, images, p=2, method=own, blocks=30, block_size=32)
+    for row in scores.rows:
+        assert row.outcome is cs.FitOutcome.OWN_MODEL and row.method == "highest"
+        assert np.isclose(row.lipschitz, 1.5 * row.fit.sample_max)
+        assert np.isclose(row.value, row.margin / row.lipschitz) and np.isnan(row.fit.shape) and np.isnan(row.ks_pvalue)
+        assert np.isclose(row.low, row.value / 2.0) and np.isclose(row.high, row.value * 1.5)
+    assert "own_model" in str(scores) and len(scores.to_frame()) == 9
+    assert cs.plots.tail(scores[0]) is not None
+    with pytest.raises(InputError, match="highest"):
+        cs.plots.convergence(scores[0])
+    for early in ({"tolerance": 0.05}, {"budget": 1000}):
+        with pytest.raises(SettingError, match="tail model of its own"):
+            cs.clever(classifier, images, method=own, **early)
+
+
+def test_samples_without_a_tail_never_reach_the_model() -> None:
+    seen = []
+
+    def watching(maxima: np.ndarray, level: float) -> cs.tails.Endpoints:
+        seen.append(maxima.shape)
+        assert level == 0.9
+        return cs.tails.Endpoints(np.zeros(len(maxima)))  # below all that was seen
+
+    good = 2.0 - np.random.default_rng(0).weibull(3.0, size=50)
+    rows = np.stack([good, np.full(50, 1.0), np.zeros(50), np.full(50, np.nan), good + 1.0])
+    fits, limits = cs.tails.fit_own(rows, watching, level=0.9)
+    assert seen == [(2, 50)]
+    assert [str(o) for o in fits.outcome] == ["own_model", "constant", "zero", "not_finite", "own_model"]
+    assert fits.location[0] == good.max() and fits.location[1] == 1.0  # lifted to what was seen
+    assert np.isnan(limits.low[0]) and limits.low[1] == limits.high[1] == 1.0
+    single, _ = cs.tails.fit_own(good, watching, level=0.9)
+    assert single[()].location == good.max()
+
+
+@pytest.mark.parametrize("location", [np.zeros((2, 2)), np.array([np.nan]), np.array([np.inf])])
+def test_end_points_are_checked(location: np.ndarray) -> None:
+    good = 2.0 - np.random.default_rng(0).weibull(3.0, size=(1, 50))
+    with pytest.raises(SettingError, match="tail model gave"):
+        cs.tails.fit_own(good, lambda maxima, level: cs.tails.Endpoints(location))

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import cleverscore as cs
+from cleverscore.estimators.sampling.block_maxima import BlockMaxima, Request, sample
+from cleverscore.inputs.balls import LpBall
+from cleverscore.models.margin_gradients import margin_gradient_norms
+
+
+def network() -> cs.Classifier:
+    torch.manual_seed(0)
+    return cs.Classifier(nn.Sequential(nn.Linear(5, 8), nn.Softplus(), nn.Linear(8, 3)))
+
+
+def request(blocks: range, *, input_id: int = 0, block_size: int = 10) -> Request:
+    return Request(torch.zeros(5), input_id, 0, (1, 2), LpBall(2.0, 1.0), blocks, block_size, 0)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_every_request_is_answered_once(workers: int, blocks: int) -> None:
+    requests = [request(range(blocks), input_id=i) for i in range(60)]
+    answers = list(sample(network(), requests, chunk_size=10, workers=workers))
+    assert sorted(position for position, _ in answers) == list(range(60))
+
+
+def test_maxima_are_those_of_the_simplest_loop() -> None:
+    classifier, wanted = network(), request(range(4, 9), block_size=300)
+    ((_, found),) = sample(classifier, [wanted], chunk_size=64, workers=2)
+    for column, block in enumerate(range(4, 9)):
+        # 300 points of dimension 5 are one whole tile of 256 and 44 of the next.
+        tiles = [
+            wanted.ball.points(wanted.x, count=count, seed=0, input_id=0, block=block, tile=tile)
+            for tile, count in enumerate((256, 44))
+        ]
+        norms = [
+            margin_gradient_norms(classifier, point[None], predicted=0, targets=(1, 2), q=2.0)[0]
+            for point in torch.cat(tiles)
+        ]
+        assert found.values[:, column] == pytest.approx(torch.stack(norms).amax(0).numpy(), rel=1e-5)
+
+
+def test_blocks_can_be_continued() -> None:
+    classifier = network()
+    ((_, whole),) = sample(classifier, [request(range(7))], chunk_size=32, workers=2)
+    ((_, first),) = sample(classifier, [request(range(3))], chunk_size=32, workers=2)
+    ((_, second),) = sample(classifier, [request(range(3, 7))], chunk_size=32, workers=2)
+    merged = first.merge(second)
+    assert merged.blocks == 7 and merged.values == pytest.approx(whole.values, rel=1e-6)
+    with pytest.raises(cs.CleverError, match="do not continue"):
+        second.merge(first)
+
+
+def test_an_error_in_a_thread_reaches_the_caller_and_threads_are_restored() -> None:
+    before = torch.get_num_threads()
+    broken = cs.Classifier(lambda x: x.detach())
+    with pytest.raises(cs.CleverError, match="cut off"):
+        list(sample(broken, [request(range(50))], chunk_size=4, workers=2))
+    assert torch.get_num_threads() == before
+
+
+def test_progress_hears_of_every_point() -> None:
+    heard: list[int] = []
+    list(sample(network(), [request(range(6))] * 3, chunk_size=16, workers=2, on_points=heard.append))
+    assert sum(heard) == 3 * 6 * 10
+
+
+def test_nan_wins_every_maximum() -> None:
+    left = BlockMaxima(np.array([[1.0]]), (0,), 4)
+    assert np.isnan(left.merge(BlockMaxima(np.array([[np.nan]]), (0,), 4, first=1)).values[0, 1])
+
+
+def test_pages_stay_while_sampling_and_go_back_after_it() -> None:
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("only glibc keeps pages")
+    code = """
+import resource, torch
+from cleverscore.runs.allocator import kept_pages
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.ones(6 * 2**20)  # 24 MB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+with kept_pages():
+    faults()
+    kept = faults()
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+with kept_pages():
+    big = [torch.ones(2**20) for _ in range(50)]  # 200 MB
+    high = resident()
+    del big
+print(kept, (high - resident()) // 2**20)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    kept, returned = map(int, done.stdout.split())
+    # 20 tensors of 6,144 pages each would fault 122,880 times.
+    assert kept < 10_000 and returned > 150

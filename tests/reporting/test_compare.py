@@ -1,0 +1,216 @@
+"""Is B more robust than A: the statistics, the words, the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cleverscore as cs
+from cleverscore.reporting.compare import compare, sentence
+from cleverscore.reporting.findings import findings
+from cleverscore.runs.store import Store
+from cleverscore.runs.study import Study, StudyConfig, fingerprint_model
+from cleverscore.tails.paired_tests import difference
+from tests.browser import Browser
+from tests.cli.test_cli import cleverscore
+from tests.stored_runs import made_run
+
+
+def read(run: Path) -> object:
+    with Store.open(run) as store:
+        return findings(store)
+
+
+def test_a_shift_is_told_and_its_direction_is_right() -> None:
+    generator = np.random.default_rng(0)
+    first = generator.uniform(0.2, 1.0, 80)
+    up = difference(first, first * generator.normal(1.15, 0.1, 80))
+    assert up.verdict == 1 and up.mean.low > 0.0 and up.above > up.below
+    down = difference(first, first * generator.normal(0.85, 0.1, 80))
+    assert down.verdict == -1 and down.mean.high < 0.0
+    # The other way round everything changes its sign.
+    back = difference(first * 0.9, first)
+    there = difference(first, first * 0.9)
+    assert back.mean.value == pytest.approx(-there.mean.value) and back.above == there.below
+
+
+def test_false_alarms_are_rarer_than_the_level_says() -> None:
+    generator = np.random.default_rng(1)
+    alarms = 0
+    trials = 400
+    for _ in range(trials):
+        noise = generator.standard_t(3, size=40)  # heavy tails, as differences of scores have
+        alarms += difference(np.zeros(40), noise).verdict != 0
+    # 5% would be 20 of 400; both tests must agree, so fewer. More than 30 has a probability of 1% at 5%.
+    assert alarms <= 30
+
+
+def test_what_is_promised_to_be_needed_is_enough() -> None:
+    """With as many inputs as are asked for, four differences in five are told."""
+    generator = np.random.default_rng(2)
+    pilot = generator.normal(0.3, 1.0, 4000)
+    needed = difference(np.zeros(4000), pilot).inputs_needed
+    assert needed is not None and 60 < needed < 400
+    told = [difference(np.zeros(needed), generator.normal(0.3, 1.0, needed)).verdict == 1 for _ in range(150)]
+    assert np.mean(told) == pytest.approx(0.8, abs=0.1)
+    none = difference(np.zeros(50), np.concatenate([np.full(25, 1.0), np.full(25, -1.0)]))
+    assert none.verdict == 0 and none.inputs_needed is None
+
+
+def test_more_blocks_help_only_against_sampling_noise() -> None:
+    generator = np.random.default_rng(3)
+    change = generator.normal(0.1, 0.5, 30)
+    change += 0.1 - change.mean()
+    sampling = difference(np.zeros(30), change, noise=np.full(30, change.var(ddof=1)))
+    assert sampling.verdict == 0 and sampling.blocks_factor is not None and sampling.blocks_factor > 1.0
+    # n (mean / reach)^2 is what the variance must come down to; reach is 1.960 + 0.842.
+    assert sampling.blocks_factor == pytest.approx(change.var(ddof=1) / (30 * (0.1 / 2.8016) ** 2), rel=1e-3)
+    assert difference(np.zeros(30), change, noise=np.full(30, 1e-4)).blocks_factor is None
+
+
+def test_few_inputs_and_ties_tell_nothing() -> None:
+    assert difference(np.zeros(5), np.ones(5)).verdict == 0  # the sign test of five inputs cannot reach 5%
+    assert difference(np.ones(30), np.ones(30)).verdict == 0
+    assert difference(np.ones(0), np.ones(0)).verdict == 0
+
+
+def test_the_same_model_with_another_seed_cannot_be_told(tmp_path: Path) -> None:
+    images, labels = cs.load_data("zoo:mnist")
+    classifier = cs.load_model("zoo:mnist-mlp")
+    for name, seed in (("a", 0), ("b", 1)):
+        config = StudyConfig(
+            "zoo:mnist-mlp", "zoo:mnist", targets="runner_up", blocks=20, block_size=4, seed=seed,
+            model_fingerprint=fingerprint_model(classifier), data_fingerprint="mnist",
+        )  # fmt: skip
+        assert labels is not None
+        study = Study(config, classifier, images[:20], labels[:20], range(20))
+        with study.open_store(tmp_path / name) as store:
+            study.run(store)
+    done = cleverscore("compare", tmp_path / "a", tmp_path / "b")
+    assert done.returncode == 0 and "It cannot be told" in done.stdout and "the same model" in done.stdout
+    # The statistics say so by themselves as well.
+    (pairing,) = compare(read(tmp_path / "a"), read(tmp_path / "b"))
+    assert pairing.difference.count == 20 and pairing.difference.verdict == 0
+    assert np.abs(pairing.first - pairing.second).max() > 0.0
+
+
+def trained(images: torch.Tensor, labels: torch.Tensor, *, step: float) -> torch.nn.Module:
+    """A small network, trained on inputs moved by an l2 step of this length along the gradient of its loss."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(784, 32), torch.nn.Softplus(), torch.nn.Linear(32, 10)
+    )
+    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    loss = torch.nn.CrossEntropyLoss()
+    for _ in range(60):
+        moved = images.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(model(moved), labels), moved)
+        length = gradient.flatten(1).norm(dim=1).clamp_min(1e-12).view(-1, 1, 1, 1)
+        optimiser.zero_grad()
+        loss(model((images + step * gradient / length).detach()), labels).backward()
+        optimiser.step()
+    return model.eval()
+
+
+def way_out(model: torch.nn.Module, images: torch.Tensor) -> float:
+    """Median length of a step along the loss's gradient that changes the class."""
+    x = images.clone().requires_grad_()
+    outputs = model(x)
+    predicted = outputs.argmax(1)
+    (gradient,) = torch.autograd.grad(torch.nn.functional.cross_entropy(outputs, predicted), x)
+    direction = gradient / gradient.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+    lengths = torch.linspace(0.0, 10.0, 201)
+    with torch.no_grad():
+        changed = torch.stack([model(images + length * direction).argmax(1) != predicted for length in lengths])
+    return float(lengths[changed.float().argmax(0)].median())
+
+
+def test_an_adversarially_trained_model_is_told_from_a_plain_one(tmp_path: Path, mnist: tuple) -> None:
+    images, labels = torch.from_numpy(mnist[0]), torch.from_numpy(mnist[1])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # batches this small lose more than they gain by being shared out
+    models = {"plain": trained(images, labels, step=0.0), "trained": trained(images, labels, step=1.5)}
+    torch.set_num_threads(threads)
+    assert way_out(models["trained"], images[:30]) > 1.2 * way_out(models["plain"], images[:30])
+    for name, model in models.items():
+        classifier = cs.Classifier(model, bounds=(0.0, 1.0))
+        config = StudyConfig(
+            name, "zoo:mnist", targets="runner_up", blocks=20, block_size=16,
+            model_fingerprint=fingerprint_model(classifier), data_fingerprint="mnist",
+        )  # fmt: skip
+        study = Study(config, classifier, mnist[0][:30], mnist[1][:30], range(30))
+        with study.open_store(tmp_path / name) as store:
+            study.run(store)
+    for order, words in (
+        (("plain", "trained"), "B is more robust than A"),
+        (("trained", "plain"), "A is more robust than B"),
+    ):
+        done = cleverscore("compare", *(tmp_path / name for name in order))
+        assert words in done.stdout, done.stdout + done.stderr
+
+
+def test_made_models_are_told_apart(tmp_path: Path) -> None:
+    a = made_run(tmp_path / "a", inputs=40, model="a", noise_seed=1)
+    b = made_run(tmp_path / "b", inputs=40, model="b", noise_seed=2, factor=1.3)
+    c = made_run(tmp_path / "c", inputs=40, model="c", noise_seed=3, factor=0.7)
+    done = cleverscore("compare", a, b, c, "--out", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    for words in ("B is more robust than A in the l2 norm", "A is more robust than C in the linf norm"):
+        assert words in done.stdout
+    assert "were left out" in done.stdout  # every seventh is misclassified
+    (pairing, _) = compare(read(a), read(b))
+    assert not any(i % 7 == 0 for i in pairing.ids)
+    most = pairing.changed_most(3)
+    gaps = np.abs(pairing.second - pairing.first)
+    assert gaps[most].tolist() == sorted(gaps.tolist(), reverse=True)[:3]
+    assert f"#{pairing.ids[most[0]]} (" in done.stdout
+
+
+def test_noise_alone_between_different_models_cannot_be_told(tmp_path: Path) -> None:
+    a = made_run(tmp_path / "a", inputs=40, model="a", noise_seed=1)
+    b = made_run(tmp_path / "b", inputs=40, model="b", noise_seed=2)
+    for pairing in compare(read(a), read(b)):
+        words = sentence(pairing)
+        assert pairing.verdict == 0 and words.startswith("It cannot be told whether B is more robust than A")
+        assert "would be told by about" in words or "would not be told" in words
+
+
+def test_inputs_of_one_run_only_are_counted(tmp_path: Path) -> None:
+    first, second = (
+        made_run(tmp_path / name, model=f"made:{name}", inputs=count) for name, count in (("a", 9), ("b", 7))
+    )
+    assert "note: 2 inputs are in one of A and B only, norm 2" in cleverscore("compare", first, second).stdout
+    with Store.open(second, write=True) as store, store._connection:
+        store._connection.execute("DELETE FROM parts WHERE norm = 'inf'")
+    done = cleverscore("compare", first, second)
+    assert done.returncode == 2 and "unfinished: 7 of 14 scores" in done.stderr
+
+
+def test_runs_that_measure_different_things_are_refused(tmp_path: Path) -> None:
+    a = made_run(tmp_path / "a")
+    for name, options, words in (
+        ("b", {"targets": "runner_up"}, "targets"),
+        ("c", {"norms": ("1",)}, "no norm in common"),
+    ):
+        other = made_run(tmp_path / name, **options)
+        done = cleverscore("compare", a, other)
+        assert done.returncode == 2 and words in done.stderr
+    assert cleverscore("compare", a).returncode == 2
+
+
+def test_the_page_of_a_comparison(tmp_path: Path) -> None:
+    a = made_run(tmp_path / "a", inputs=30, model="<b>a</b>", noise_seed=1)
+    b = made_run(tmp_path / "b", inputs=30, model="b", noise_seed=2, factor=1.3)
+    page = tmp_path / "page.html"
+    assert cleverscore("compare", a, b, "--out", page).returncode == 0
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(page.as_uri())
+        assert browser.run("document.querySelectorAll('#pairs svg').length") == 2
+        assert browser.run("document.querySelectorAll('#pairs tbody tr').length") == 10
+        assert browser.run("document.querySelectorAll('canvas').length") == 10
+        assert browser.run("document.querySelectorAll('header b').length") == 0
+        assert "B is more robust than A" in browser.run("document.body.innerText")
+        assert browser.troubles() == [] and browser.requests() == [page.as_uri()]
