@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 
 from cleverscore import Classifier, clever
+from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.settings import Method, Settings
 from cleverscore.loading.zoo import shipped
 from cleverscore.runs.store import Store
-from cleverscore.scores.score import Evidence, score_from
+from cleverscore.scores.score import score_from
 from cleverscore.tails import PENALTY
 
 BLOCK_SIZES = {"mnist-mlp": 256, "mnist-cnn": 64}
@@ -32,7 +33,7 @@ TOLERANCE = 0.05
 TIMED = (0, 1, 2)  # images
 
 
-def drawn(network: str, norm: str, images: int, blocks: int, work: Path) -> list[Evidence]:
+def drawn(network: str, norm: str, images: int, blocks: int, work: Path) -> list[Measurements]:
     """All blocks of all targets."""
     found = []
     for first in range(0, images, SLICE):
@@ -46,19 +47,19 @@ def drawn(network: str, norm: str, images: int, blocks: int, work: Path) -> list
     return found
 
 
-def replayed(settings: Settings, full: Evidence) -> Evidence:
+def replayed(settings: Settings, full: Measurements) -> Measurements:
     """The evidence that a race would have gathered, from blocks drawn already."""
     race = settings.race(full)
     while race.active:
         start, stop = race.drawn, race.next_look()
         race.add(np.stack([full.maxima[t][start:stop] for t in race.active]))
-    return Evidence(
+    return Measurements(
         full.input_id, full.label, full.predicted, full.targets, full.margins, tuple(race.maxima),
         tuple(race.block_sizes), full.seconds, tuple(race.stopped),
     )  # fmt: skip
 
 
-def measure(network: str, norm: str, full: list[Evidence], blocks: int) -> list[dict[str, Any]]:
+def measure(network: str, norm: str, full: list[Measurements], blocks: int) -> list[dict[str, Any]]:
     """One row per penalty and tolerance: what a race saves, and how far its scores are from the fixed ones."""
     size = BLOCK_SIZES[network]
     rows = []

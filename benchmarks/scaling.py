@@ -26,16 +26,16 @@ import torch
 import cleverscore as cs
 from benchmarks.networks import NETWORKS
 from cleverscore.estimators.ascent.profile_search import most_gradients
+from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.sampling.sampler import gather
 from cleverscore.estimators.settings import Settings
-from cleverscore.inputs.examples import Subject, prepare
+from cleverscore.inputs.examples import Example, prepare
 from cleverscore.runs.local_executor import InProcess, Processes
 from cleverscore.runs.schema import Part
 from cleverscore.runs.shards import Bench, Executor, Finished, Shard, Task
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import Study, StudyConfig
 from cleverscore.scores.cost import duration, estimate_for
-from cleverscore.scores.score import Evidence
 
 IMAGES, TARGETS, NORMS = 50_000, 3, 2
 POINTS = 500 * 1024
@@ -60,7 +60,7 @@ def overhead(repeats: int, inputs: int, blocks: int) -> dict[str, float]:
                 costs = study.costs(study.missing(store))  # a study that is run from the command line has these
                 began = time.perf_counter()
                 if what == "loop":
-                    dict(gather(classifier, study.subjects, settings))
+                    dict(gather(classifier, study.examples, settings))
                 else:
                     study.run(store, costs=costs, shard_seconds=10.0)
                 times[what] = time.perf_counter() - began
@@ -78,9 +78,9 @@ class EmptyBench(Bench):
         parts = []
         for task in shard.tasks:
             assert task.blocks is not None
-            count = len(task.subject.targets)
-            item = Evidence(
-                task.subject.input_id, None, task.subject.predicted, task.subject.targets, task.subject.margins,
+            count = len(task.example.targets)
+            item = Measurements(
+                task.example.input_id, None, task.example.predicted, task.example.targets, task.example.margins,
                 tuple(np.zeros(len(task.blocks)) for _ in range(count)), (1024,) * count, 0.0, ("",) * count,
             )  # fmt: skip
             parts.append(Part(shard.norm, item, task.blocks.start, whole=False))
@@ -90,14 +90,14 @@ class EmptyBench(Bench):
 def empty_shards(executor: Executor, count: int) -> float:
     """Shards per second that one driver gives out, takes back and stores."""
     x = torch.zeros(3, 224, 224)  # an ImageNet input travels with its shard
-    subject = Subject(x, 0, None, 0, (1, 2, 3), (1.0, 1.0, 1.0))
+    example = Example(x, 0, None, 0, (1, 2, 3), (1.0, 1.0, 1.0))
     settings = {"2": Settings(p=2.0, targets=[[1, 2, 3]])}
-    bench = EmptyBench(cs.Classifier(torch.nn.Linear(2, 2)), settings, [subject], {"2": 8}, 1)
+    bench = EmptyBench(cs.Classifier(torch.nn.Linear(2, 2)), settings, [example], {"2": 8}, 1)
     with tempfile.TemporaryDirectory() as folder, Store.create(Path(folder) / "run", {"config": {}}) as store:
 
         def shards() -> Iterator[Shard]:
             for i in range(count + 50):
-                shard = Shard("2", (Task(replace(subject, input_id=i), range(2)),))
+                shard = Shard("2", (Task(replace(example, input_id=i), range(2)),))
                 yield replace(shard, number=store.began("2", shard.content))
 
         began = 0.0
@@ -114,8 +114,8 @@ def seconds_per_point(name: str) -> float:
     torch.manual_seed(0)
     classifier = cs.Classifier(network.build().eval(), bounds=(0.0, 1.0), input_shape=network.shape)
     x = torch.rand(1, *network.shape, generator=torch.Generator().manual_seed(1))
-    subjects = prepare(classifier, x, targets=[[j for j in range(5) if j != int(classifier(x).argmax())][:TARGETS]])
-    cost = estimate_for(classifier, subjects, Settings(p=2.0, targets=[list(subjects[0].targets)]))
+    examples = prepare(classifier, x, targets=[[j for j in range(5) if j != int(classifier(x).argmax())][:TARGETS]])
+    cost = estimate_for(classifier, examples, Settings(p=2.0, targets=[list(examples[0].targets)]))
     return cost.seconds * cost.workers / cost.points
 
 

@@ -31,10 +31,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import cleverscore as cs
 from benchmarks.networks import NETWORKS, Measured
-from cleverscore.estimators.sampling.block_maxima import default_workers
 from cleverscore.estimators.sampling.sampler import Gatherer, gather
 from cleverscore.estimators.settings import Settings
-from cleverscore.inputs.examples import Subject, prepare
+from cleverscore.inputs.examples import Example, prepare
+from cleverscore.threads import default_workers
 
 BLOCK = 1024
 
@@ -44,7 +44,7 @@ def classifier_of(network: Measured) -> cs.Classifier:
     return cs.Classifier(network.build().eval(), bounds=(0.0, 1.0), input_shape=network.shape)
 
 
-def subjects_of(classifier: cs.Classifier, network: Measured, targets: str, inputs: int = 1) -> list[Subject]:
+def subjects_of(classifier: cs.Classifier, network: Measured, targets: str, inputs: int = 1) -> list[Example]:
     x = torch.rand(inputs, *network.shape, generator=torch.Generator().manual_seed(1))
     return prepare(classifier, x, targets=targets)
 
@@ -122,25 +122,25 @@ def compare(name: str, p: float, targets: str, repeats: int, with_peer: bool, pe
     network = NETWORKS[name]
     classifier = classifier_of(network)
     points = network.points if targets == "runner_up" else network.untargeted_points
-    subjects = subjects_of(classifier, network, targets)
+    examples = subjects_of(classifier, network, targets)
     settings = settings_of(p, targets, points)
-    count = len(subjects[0].targets)
+    count = len(examples[0].targets)
     peer_points = max(network.peer_batch, int(points * peer_share) // network.peer_batch * network.peer_batch)
     metrics, wrapped = peer(network, classifier) if with_peer else (None, None)
-    x = subjects[0].x.numpy()
-    workers = default_workers(classifier)
-    flops = forward_flops(classifier, subjects[0].x) * (1 + count)
+    x = examples[0].x.numpy()
+    workers = default_workers(classifier.device)
+    flops = forward_flops(classifier, examples[0].x) * (1 + count)
     preparing = time.perf_counter()
-    ready = Gatherer.make(classifier, subjects, settings)
+    ready = Gatherer.make(classifier, examples, settings)
     preparing = time.perf_counter() - preparing
-    dict(ready.gather(subjects))  # warm up
+    dict(ready.gather(examples))  # warm up
     ours, theirs, rates = [], [], []
     for _ in range(repeats):
         rates.append(gemm_rate(workers))
-        ours.append(seconds(lambda: dict(ready.gather(subjects))) / points)
+        ours.append(seconds(lambda: dict(ready.gather(examples))) / points)
         rates.append(gemm_rate(workers))
         if with_peer:
-            peer_targets = list(subjects[0].targets)
+            peer_targets = list(examples[0].targets)
             theirs.append(
                 seconds(lambda: run_peer(metrics, wrapped, network, x, p, peer_targets, peer_points)) / peer_points  # noqa: B023
             )
@@ -199,23 +199,23 @@ def overhead(name: str, targets: str) -> dict[str, Any]:
     """
     network = NETWORKS[name]
     classifier = classifier_of(network)
-    subjects = subjects_of(classifier, network, targets)
+    examples = subjects_of(classifier, network, targets)
     statistics(1)  # what is imported where it is used
     points = 4 * (network.points if targets == "runner_up" else network.untargeted_points)
     began = time.process_time()
     settings = settings_of(2.0, targets, points)
-    ready = Gatherer.make(classifier, subjects, settings, workers=1, on_points=lambda _: None)
+    ready = Gatherer.make(classifier, examples, settings, workers=1, on_points=lambda _: None)
     once = time.process_time() - began
     runs = []
     for _ in range(4):
         clock = NetworkClock()
         began = time.process_time()
         with clock.running():
-            dict(ready.gather(subjects))
+            dict(ready.gather(examples))
         runs.append(((time.process_time() - began) / points, clock.seconds / points))
     whole, inside = sorted(runs[1:], key=lambda run: run[1] / run[0])[1]  # the first one warms up
     began = time.process_time()
-    statistics(len(subjects[0].targets))
+    statistics(len(examples[0].targets))
     once += time.process_time() - began
     return {
         "network": name,
@@ -237,9 +237,9 @@ def growth(repeats: int) -> list[dict[str, Any]]:
         x = torch.rand(inputs, *network.shape, generator=torch.Generator().manual_seed(1))
         predicted = classifier(x).argmax(1).tolist()
         given = [[j for j in range(10) if j != c][:targets] for c in predicted]
-        subjects = prepare(classifier, x, targets=given)
+        examples = prepare(classifier, x, targets=given)
         settings = Settings(p=2.0, targets=given, blocks=blocks, block_size=size)
-        return seconds(lambda: dict(gather(classifier, subjects, settings)))
+        return seconds(lambda: dict(gather(classifier, examples, settings)))
 
     base = {"blocks": 32, "size": 128, "targets": 2, "inputs": 2}
     rows = []

@@ -163,11 +163,13 @@ def released(each: int) -> dict[str, Any]:
 
 def _constants(maxima: np.ndarray) -> np.ndarray:
     """The constants that method="paper" divides by, from maxima (rows, blocks)."""
+    from cleverscore.estimators.measurements import Measurements
     from cleverscore.estimators.settings import Settings
-    from cleverscore.scores.score import Evidence, score_from
+    from cleverscore.scores.score import score_from
 
     evidence = [
-        Evidence(i, None, 0, (1,), (1.0,), (row,), (BLOCK_SIZE,), 0.0, ("all blocks",)) for i, row in enumerate(maxima)
+        Measurements(i, None, 0, (1,), (1.0,), (row,), (BLOCK_SIZE,), 0.0, ("all blocks",))
+        for i, row in enumerate(maxima)
     ]
     settings = Settings(p=2.0, targets=[[1]] * len(maxima))
     return np.array([score.lipschitz for score in score_from(evidence, settings.rule)])

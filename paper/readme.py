@@ -129,8 +129,8 @@ def _computed(results: Results) -> str:
 def _training() -> str:
     epochs = [recipe.epochs for recipe in RECIPES.values()]
     return (
-        f"Trained here by `cleverscore.loading.zoo.train` (SGD with Nesterov momentum, cosine schedule, {min(epochs)} to "
-        f"{max(epochs)} epochs; the recipes are in that file). Distillation at temperature 100; bounded ReLU clips "
+        f"Trained here by `cleverscore.loading.zoo.train` (SGD with Nesterov momentum, cosine schedule, {min(epochs)} "
+        f"to {max(epochs)} epochs; the recipes are in that file). Distillation at temperature 100; bounded ReLU clips "
         "every activation to [0, 1]. The ImageNet networks are other people's weights; "
         "MobileNet is v1 (with torchvision: v2).\n"
     )

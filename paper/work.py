@@ -153,22 +153,22 @@ def run(unit: Unit, data: Path) -> Rows:
     question, size = unit.question, unit.size
     if question.kind == "accuracy":
         return [_accuracy(classifier, unit.network, data)]
-    subjects = subjects_of(unit.network, data, 1 if question.kind == "time" else size.images)
+    examples = subjects_of(unit.network, data, 1 if question.kind == "time" else size.images)
     part = slice(unit.start, unit.stop)
     if question.kind in ("cw", "ifgsm"):
-        return _attacked(classifier, subjects, part, question, size)
+        return _attacked(classifier, examples, part, question, size)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CleverWarning)  # few blocks are what the quick sizes are
-        return _scored(classifier, subjects, part, question, size, NETWORKS[unit.network].family == "imagenet")
+        return _scored(classifier, examples, part, question, size, NETWORKS[unit.network].family == "imagenet")
 
 
 def _scored(
-    classifier: cs.Classifier, subjects: Subjects, part: slice, question: Question, size: Size, large: bool
+    classifier: cs.Classifier, examples: Subjects, part: slice, question: Question, size: Size, large: bool
 ) -> Rows:
-    ids, kinds = subjects.ids[part], subjects.kinds[part]
+    ids, kinds = examples.ids[part], examples.kinds[part]
     few = [list(dict.fromkeys(kind[name] for name in KINDS)) for kind in kinds]
-    common: dict[str, Any] = {"ids": ids, "labels": subjects.labels[part], "seed": SEED}
-    x = subjects.x[part]
+    common: dict[str, Any] = {"ids": ids, "labels": examples.labels[part], "seed": SEED}
+    x = examples.x[part]
     if question.kind == "time":
         return [_timed(classifier, x)]
     if question.kind == "many":
@@ -200,12 +200,12 @@ def _row(score: Score, kinds: Sequence[dict[str, int]], ids: Sequence[int], *, m
     return {key: value.item() if isinstance(value, np.generic) else value for key, value in row.items()}
 
 
-def _attacked(classifier: cs.Classifier, subjects: Subjects, part: slice, question: Question, size: Size) -> Rows:
-    ids, kinds = subjects.ids[part], subjects.kinds[part]
+def _attacked(classifier: cs.Classifier, examples: Subjects, part: slice, question: Question, size: Size) -> Rows:
+    ids, kinds = examples.ids[part], examples.kinds[part]
     targets = None if question.detail == "any" else [kind[question.detail] for kind in kinds]
     cw = question.kind == "cw"
     found = cs.attack(
-        classifier, subjects.x[part], question.kind, targets=targets, preset=size.preset, seed=SEED,
+        classifier, examples.x[part], question.kind, targets=targets, preset=size.preset, seed=SEED,
         iterations=size.cw if cw else size.ifgsm, learning_rate=size.rate if cw else None,
     )  # fmt: skip
     return [

@@ -12,7 +12,7 @@ from torch import nn
 
 import cleverscore as cs
 from cleverscore import exact as truth
-from cleverscore.estimators.sampling.block_maxima import one_thread
+from cleverscore.threads import one_thread
 
 
 def affine(dim: int = 6, classes: int = 4, *, seed: int = 0, scale: float = 1.0) -> cs.Classifier:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from cleverscore.estimators.measurements import Measurements
 from cleverscore.runs.schema import Part
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import StudyConfig, versions
-from cleverscore.scores.score import Evidence
 
 
 def made_run(
@@ -57,7 +57,7 @@ def made_run(
                 scale = 10.0 if norm == "2" else 200.0
                 maxima = tuple(scale * (1.0 - 0.2 * noise.weibull(3.0, blocks)) for _ in others)
                 count = len(others)
-                item = Evidence(
+                item = Measurements(
                     i, label, predicted, others, margins, maxima, (8,) * count, 0.1, ("all blocks",) * count
                 )
                 store.append([Part(norm, item)])

@@ -40,9 +40,9 @@ def _prepare(app: Any, name: str, source: list[str]) -> None:
         tables = sorted(path.stem for path in Path(app.srcdir).glob("_*_benchmark.md"))
         source[0] += navigation(source[0], tables)
     elif name.startswith("_"):
-        subject = name.strip("_").removesuffix("_benchmark")
+        example = name.strip("_").removesuffix("_benchmark")
         text = re.sub(r"^#{2,3} ", "## ", source[0], flags=re.M)
-        source[0] = f"# Measured: {subject.replace('_', ' ')}\n\n{text}"
+        source[0] = f"# Measured: {example.replace('_', ' ')}\n\n{text}"
 
 
 def setup(app: Any) -> dict[str, bool]:

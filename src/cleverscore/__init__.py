@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from cleverscore.inputs.balls import LpBall as LpBall
     from cleverscore.loading.dataset import load_data as load_data
     from cleverscore.loading.models import load_model as load_model
-    from cleverscore.models import transforms
+    from cleverscore.models import transforms as transforms
     from cleverscore.models.classifier import Classifier as Classifier
     from cleverscore.reporting import interop as interop
-    from cleverscore.reporting import plots
+    from cleverscore.reporting import plots as plots
     from cleverscore.scores.clever import clever as clever
     from cleverscore.scores.cost import Estimate as Estimate
     from cleverscore.scores.cost import estimate as estimate

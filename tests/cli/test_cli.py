@@ -340,7 +340,10 @@ def test_interrupt_keeps_what_is_done_and_resumes(tmp_path: Path) -> None:
     command += ["--blocks", "40", "--block-size", "256"]
     shards = ["--shard-seconds", "0.2"]
     # A suite in the background of a shell ignores interrupts, and its children would, too.
-    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import cleverscore.cli.main as c; c.main()"
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from cleverscore.cli.main import main; main()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", program, *command, *shards],
         cwd=ROOT,

@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import platform
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -76,31 +72,3 @@ def test_progress_hears_of_every_point() -> None:
 def test_nan_wins_every_maximum() -> None:
     left = BlockMaxima(np.array([[1.0]]), (0,), 4)
     assert np.isnan(left.merge(BlockMaxima(np.array([[np.nan]]), (0,), 4, first=1)).values[0, 1])
-
-
-def test_pages_stay_while_sampling_and_go_back_after_it() -> None:
-    if platform.libc_ver()[0] != "glibc":
-        pytest.skip("only glibc keeps pages")
-    code = """
-import resource, torch
-from cleverscore.runs.allocator import kept_pages
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(20):
-        torch.ones(6 * 2**20)  # 24 MB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-with kept_pages():
-    faults()
-    kept = faults()
-def resident():
-    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
-with kept_pages():
-    big = [torch.ones(2**20) for _ in range(50)]  # 200 MB
-    high = resident()
-    del big
-print(kept, (high - resident()) // 2**20)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    kept, returned = map(int, done.stdout.split())
-    # 20 tensors of 6,144 pages each would fault 122,880 times.
-    assert kept < 10_000 and returned > 150

@@ -13,10 +13,11 @@ import cleverscore as cs
 from cleverscore.estimators import stop_reason as reasons
 from cleverscore.estimators.sampling import sampler as gathering
 from cleverscore.estimators.sampling.many_classes import sketched_norms
-from cleverscore.estimators.sampling.row_space import Reduced, is_affine, reduced
+from cleverscore.estimators.sampling.row_space import Reduced, reduced
 from cleverscore.inputs.balls import LpBall
 from cleverscore.inputs.examples import prepare
 from cleverscore.models.margin_gradients import margin_gradient_norms
+from cleverscore.models.structure import is_affine
 from cleverscore.norms import dual_exponent
 
 # Two-sample K-S tests at this level with fixed seeds; 2,000 maxima against 2,000 tell laws 0.06 apart.
@@ -49,7 +50,7 @@ def test_the_reduced_network_is_the_same_function() -> None:
     classifier = cs.Classifier(narrow(), mean=[0.1, 0.2, 0.3], std=[0.5, 1.0, 0.25])
     x = torch.rand(5, 3, 4, 4)
     lesser = reduced(classifier, x[0].shape, LpBall(2.0, 5.0))
-    moved = [lesser.move(subject) for subject in prepare(classifier, x)]
+    moved = [lesser.move(example) for example in prepare(classifier, x)]
     assert moved[0].x.shape == (12,) and type(lesser.ball) is not LpBall
     assert torch.allclose(lesser.classifier(torch.stack([s.x for s in moved])), classifier(x), atol=1e-5)
 

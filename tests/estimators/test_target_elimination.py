@@ -12,10 +12,11 @@ import cleverscore as cs
 from cleverscore import tails
 from cleverscore.estimators import stop_reason as reasons
 from cleverscore.estimators.budget import Budget
+from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.sampling import target_elimination as racing
 from cleverscore.estimators.sampling.target_elimination import Race, Stopping, gumbel_reach, looks
 from cleverscore.estimators.settings import Settings
-from cleverscore.scores.score import Evidence, score_from
+from cleverscore.scores.score import score_from
 
 
 def network(classes: int = 8) -> cs.Classifier:
@@ -127,7 +128,9 @@ def test_who_is_out_of_the_race_does_not_have_the_smallest_score(reason: str) ->
     """A few single points may suggest anything; the head is one of those that stayed in."""
     maxima = weibull(np.random.default_rng(0), (64,))
     settings = Settings(p=2.0, tolerance=0.0)
-    item = Evidence(0, None, 2, (0, 1), (1.0, 1.0), (maxima, 3.0 * maxima), (64, 1), 0.0, (reasons.ALL_BLOCKS, reason))
+    item = Measurements(
+        0, None, 2, (0, 1), (1.0, 1.0), (maxima, 3.0 * maxima), (64, 1), 0.0, (reasons.ALL_BLOCKS, reason)
+    )
     head, first, second = score_from([item], settings.rule).rows
     assert second.value < first.value == head.value and head.target == 0 and head.low == first.low
 
@@ -228,7 +231,7 @@ def test_a_race_is_advised_only_where_rivals_got_everything(
 ) -> None:
     maxima = weibull(np.random.default_rng(0), (len(targets), 64), shape=60.0)  # Gumbel-like, so intervals begin at 0
     count = len(targets)
-    item = Evidence(
+    item = Measurements(
         0, None, 2, targets, (1.0,) * count, tuple(maxima), (64,) * count, 0.0, (reason,) * count,
         gradients=(gradients,) * count,
     )  # fmt: skip

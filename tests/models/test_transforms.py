@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import cleverscore as cs
-from cleverscore.estimators.sampling.row_space import is_affine
 from cleverscore.models.margin_gradients import margin_gradient_norms
+from cleverscore.models.structure import is_affine
 from cleverscore.runs.study import fingerprint_model
 from tests.helpers import affine_distance
 

@@ -1,4 +1,4 @@
-"""A study on two Ray nodes of which a worker and then a whole node are killed: `python -m tests.runs.lost_nodes FOLDER`.
+"""A study on two Ray nodes of which a worker, then a whole node are killed: `python -m tests.runs.lost_nodes FOLDER`.
 
 A process of its own: Ray leaves files open that a strict test suite would report.
 """

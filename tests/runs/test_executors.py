@@ -85,11 +85,11 @@ def test_a_shard_that_kills_its_workers_ends_the_run_with_a_sentence(tmp_path: P
 
 def test_a_model_that_cannot_be_sent_says_what_to_do() -> None:
     made = study()
-    bench = Bench(cs.Classifier(lambda x: x.flatten(1)), made.settings, made.subjects, {}, 1)
+    bench = Bench(cs.Classifier(lambda x: x.flatten(1)), made.settings, made.examples, {}, 1)
     with pytest.raises(SettingError, match="cannot be sent"):
         bench.packed()
     assert Bench.unpacked(
-        Bench(cs.Classifier(lambda x: x), made.settings, made.subjects, {}, 1,
+        Bench(cs.Classifier(lambda x: x), made.settings, made.examples, {}, 1,
               recipe=(cs.load_model, ("zoo:mnist-mlp",), {})).packed()
     ).classifier.name  # fmt: skip
 
@@ -108,14 +108,14 @@ def test_scripted_models_are_loaded_by_each_process(tmp_path: Path) -> None:
 def test_early_shards_cover_every_input() -> None:
     made = study()
     shards = plan(
-        made.subjects, made.settings, {}, chunk_sizes={"2": 64, "inf": 64},
+        made.examples, made.settings, {}, chunk_sizes={"2": 64, "inf": 64},
         seconds_per_input={"2": 6.0, "inf": 6.0}, shard_seconds=1.0,
     )  # fmt: skip
     assert len(shards) == 96
-    first = {(shard.norm, task.subject.input_id) for shard in shards[: 2 * INPUTS] for task in shard.tasks}
+    first = {(shard.norm, task.example.input_id) for shard in shards[: 2 * INPUTS] for task in shard.tasks}
     assert len(first) == 2 * INPUTS
     together = plan(
-        made.subjects, made.settings, {}, chunk_sizes={"2": 64, "inf": 64},
+        made.examples, made.settings, {}, chunk_sizes={"2": 64, "inf": 64},
         seconds_per_input={"2": 0.3, "inf": 0.3}, shard_seconds=1.0,
     )  # fmt: skip
     assert len(together) == 2 * 3 and max(len(shard.tasks) for shard in together) == 3

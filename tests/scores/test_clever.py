@@ -207,12 +207,14 @@ def test_short_descriptions() -> None:
 
 
 def test_a_law_that_does_not_fit_is_said() -> None:
-    from cleverscore.scores.score import Evidence, Rule, score_from
+    from cleverscore.estimators.measurements import Measurements
+    from cleverscore.estimators.score_rule import ScoreRule
+    from cleverscore.scores.score import score_from
 
     generator = np.random.default_rng(0)
     humps = np.concatenate([generator.normal(1.0, 0.01, 250), generator.normal(2.0, 0.01, 250)])
-    evidence = Evidence(0, None, 1, (0,), (1.0,), (humps,), (64,), 0.0, ("all blocks",))
-    rule = Rule(2.0, 5.0, "paper", "runner_up", 0.01)
+    evidence = Measurements(0, None, 1, (0,), (1.0,), (humps,), (64,), 0.0, ("all blocks",))
+    rule = ScoreRule(2.0, 5.0, "paper", "runner_up", 0.01)
     scores = score_from([evidence], rule)
     assert "poor (1: input 0): The Anderson-Darling test rejects" in str(scores)
     assert scores[0].low == 0.0 and scores[0].high == 1.0 / humps.max() and "at most 0.4" in str(scores)

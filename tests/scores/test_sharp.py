@@ -17,8 +17,9 @@ import cleverscore as cs
 from cleverscore.estimators import stop_reason as reasons
 from cleverscore.estimators.ascent.profile_search import most_gradients
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
+from cleverscore.estimators.measurements import Measurements
 from cleverscore.runs.schema import Part, evidence_of, part_row
-from cleverscore.scores.score import COLUMNS, Evidence
+from cleverscore.scores.score import COLUMNS
 from tests.cli.test_cli import cleverscore, rows
 
 
@@ -79,7 +80,7 @@ def test_the_estimate_is_an_upper_bound_of_the_gradients(scores: cs.Scores) -> N
 @pytest.mark.parametrize("upper", [2.5, math.inf])
 def test_a_stored_profile_is_read_back_as_it_was(upper: float) -> None:
     profile = RadialProfile(2.0, 1.9, upper, np.array([0.1, 0.3, 1 / 3]), (0.5, 0.9, 1.0), 1234, "unsettled")
-    evidence = Evidence(7, 1, 1, (3,), (1.5,), (np.empty(0),), (0,), 0.5, (reasons.ALL_STARTS,), (profile,))
+    evidence = Measurements(7, 1, 1, (3,), (1.5,), (np.empty(0),), (0,), 0.5, (reasons.ALL_STARTS,), (profile,))
     row = part_row(Part("2", evidence))
     text, blob = next(cell for cell in row if isinstance(cell, str) and cell.startswith("{")), row[-2]
     (again,) = evidence_of(7, text, blob).profiles

@@ -21,14 +21,13 @@ from cleverscore.attacks.foolbox_adapter import load_foolbox, run
 from cleverscore.attacks.presets import OWN_EFFORT, PRESETS, Effort
 from cleverscore.attacks.refine import distances, nearest_of, refined
 from cleverscore.errors import SettingError
-from cleverscore.estimators.sampling.block_maxima import pool
 from cleverscore.estimators.sampling.chunk_size import resolved_chunk_size
-from cleverscore.estimators.sampling.sampler import checked_workers
 from cleverscore.estimators.settings import LARGEST_SEED
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import box_of
 from cleverscore.models.optimize import CHECKED_INPUTS, tuned
 from cleverscore.norms import parse_norm
+from cleverscore.threads import checked_workers, pool
 from cleverscore.validation import is_whole
 
 Array = npt.NDArray[np.float64]
@@ -123,7 +122,7 @@ def make_job(
     first = make_criterion(classifier, images, targets=targets, box=bounds, seed=seed)
     free = replace(first, low=torch.full_like(first.low, -math.inf), high=torch.full_like(first.high, math.inf))
     criteria = (first,) if box is not None else (free,) if bounds is None else (first, free)
-    workers = checked_workers(classifier, workers)
+    workers = checked_workers(classifier.device, workers)
     chunk_size = resolved_chunk_size(classifier, first.x[0], chunk_size, workers=workers)
     return Job(criteria, p, seed, chunk_size, workers)
 

@@ -126,9 +126,9 @@ def make_criterion(classifier: Classifier, images: Any, *, targets: Any, box: Bo
     box         None for no box.
     """
     targeted = targets is not None and not (isinstance(targets, str) and targets == "untargeted")
-    subjects = prepare(classifier, images, targets=_one_each(targets) if targeted else "runner_up", seed=seed)
-    x = torch.stack([subject.x for subject in subjects])
-    classes = [subject.targets[0] if targeted else subject.predicted for subject in subjects]
+    examples = prepare(classifier, images, targets=_one_each(targets) if targeted else "runner_up", seed=seed)
+    x = torch.stack([example.x for example in examples])
+    classes = [example.targets[0] if targeted else example.predicted for example in examples]
     column = torch.ones_like(x.flatten(1)[:, 0]).reshape(-1, *[1] * (x.ndim - 1))
     low, high = box or (-torch.inf, torch.inf)
     return Criterion(

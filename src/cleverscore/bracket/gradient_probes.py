@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from cleverscore.inputs.balls import LpBall
-from cleverscore.inputs.examples import Subject
+from cleverscore.inputs.examples import Example
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.margin_gradients import dual_norms
 from cleverscore.randomness import philox
@@ -43,11 +43,11 @@ class Behind:
         return self.classifier.logits(x)
 
 
-def behind_transform(classifier: Classifier, subjects: Sequence[Subject]) -> Behind:
+def behind_transform(classifier: Classifier, examples: Sequence[Example]) -> Behind:
     """The model to be probed."""
     plain = copy.copy(classifier)
     plain.transform = plain.transform_backward = None
-    few = classifier.transformed(torch.stack([subject.x for subject in subjects[:4]])).detach()
+    few = classifier.transformed(torch.stack([example.x for example in examples[:4]])).detach()
     own = torch.float64 if few.dtype == torch.float64 else torch.float32
     try:
         double = copy.copy(plain)
@@ -75,7 +75,7 @@ class Seen:
     underflow   the margin at which softmax becomes exactly 0 and 1.
     """
 
-    subject: Subject
+    example: Example
     flat: float
     levels: int
     zero: float
@@ -86,14 +86,14 @@ class Seen:
     @property
     def margin(self) -> float:
         """The margin at the input."""
-        return self.subject.margins[0]
+        return self.example.margins[0]
 
 
-def look(behind: Behind, subject: Subject, ball: LpBall, seed: int) -> Seen:
+def look(behind: Behind, example: Example, ball: LpBall, seed: int) -> Seen:
     """Follow gradients and small steps at the input and at points of its ball."""
-    around = ball.points(subject.x, count=POINTS - 1, seed=seed, input_id=subject.input_id, block=UNUSED_BLOCK, tile=0)
-    points = behind.before(torch.cat([subject.x[None], around])).detach().to(behind.dtype)
-    pair = [subject.predicted, subject.targets[0]]
+    around = ball.points(example.x, count=POINTS - 1, seed=seed, input_id=example.input_id, block=UNUSED_BLOCK, tile=0)
+    points = behind.before(torch.cat([example.x[None], around])).detach().to(behind.dtype)
+    pair = [example.predicted, example.targets[0]]
     points.requires_grad_(True)
     with torch.enable_grad():
         logits = behind.logits(points)[:, pair]
@@ -112,9 +112,9 @@ def look(behind: Behind, subject: Subject, ball: LpBall, seed: int) -> Seen:
         return torch.stack(found).double()
 
     dim = slope.shape[1]
-    stream = philox((seed, DIRECTION_STREAM), (0, 0, 0, subject.input_id))
+    stream = philox((seed, DIRECTION_STREAM), (0, 0, 0, example.input_id))
     normal = torch.from_numpy(stream.standard_normal((DIRECTIONS, POINTS, dim))).to(slope)
-    width = _width(behind.classifier, subject.x)
+    width = _width(behind.classifier, example.x)
 
     tiny = TINY_STEP[behind.dtype] * width * normal[:2].sign()
     still = (moved(tiny) == logits).all(2)
@@ -139,13 +139,13 @@ def look(behind: Behind, subject: Subject, ball: LpBall, seed: int) -> Seen:
     vanished = dual_norms(slope, ball.q) * ball.radius <= VANISHED * margins.abs()
     steep = ~vanished
     return Seen(
-        subject=subject,
+        example=example,
         flat=float(flat.double().mean()),
         levels=len(set(logits[flat].flatten().tolist())),
         zero=float(vanished.double().mean()),
         along=float(along[steep].median()) if bool(steep.any()) else 0.0,
         across=float(across[steep].median()) if bool(steep.any()) else 0.0,
-        underflow=-math.log(torch.finfo(subject.x.dtype if subject.x.dtype == torch.float64 else torch.float32).tiny),
+        underflow=-math.log(torch.finfo(example.x.dtype if example.x.dtype == torch.float64 else torch.float32).tiny),
     )
 
 

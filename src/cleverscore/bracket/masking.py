@@ -110,13 +110,13 @@ def masking_signs(
                 f"there are {len(scores)} scores for {len(images)} inputs; pass the inputs that were scored"
             )
     ball = LpBall(parse_norm(p), radius)
-    subjects = prepare(classifier, images, targets="runner_up", ids=ids, seed=seed)
-    behind = behind_transform(classifier, subjects)
+    examples = prepare(classifier, images, targets="runner_up", ids=ids, seed=seed)
+    behind = behind_transform(classifier, examples)
     shown: dict[str, dict[int, float]] = {kind: {} for kind in _SENTENCES}
-    for subject in subjects:
-        cause = _cause(look(behind, subject, ball, seed))
+    for example in examples:
+        cause = _cause(look(behind, example, ball, seed))
         if cause is not None:
-            shown[cause[0]][subject.input_id] = cause[1]
+            shown[cause[0]][example.input_id] = cause[1]
     signs = [_sign(kind, evidence) for kind, evidence in shown.items() if evidence]
     if scores is not None and attacked is not None:
         results = list(attacked) if isinstance(attacked, Sequence) else [attacked]

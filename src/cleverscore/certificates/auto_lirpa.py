@@ -9,7 +9,7 @@ from cleverscore.certificates.crown_radius import gradient_norms
 from cleverscore.certificates.radius_search import Track, largest_radii
 from cleverscore.certificates.request import MARGIN_ROUNDING, Asked, Floats, objectives
 from cleverscore.errors import CertificateError, MissingExtraError
-from cleverscore.inputs.examples import Subject
+from cleverscore.inputs.examples import Example
 from cleverscore.models.classifier import Classifier
 
 
@@ -25,7 +25,7 @@ class _Logits(torch.nn.Module):
         return self.classifier.logits(x)
 
 
-def auto_lirpa_radii(classifier: Classifier, subjects: list[Subject], asked: Asked) -> list[Floats]:
+def auto_lirpa_radii(classifier: Classifier, examples: list[Example], asked: Asked) -> list[Floats]:
     """Certified radii (T,) of each input, by the library's CROWN and the same search."""
     try:
         from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
@@ -34,7 +34,7 @@ def auto_lirpa_radii(classifier: Classifier, subjects: list[Subject], asked: Ask
             "method='auto-lirpa' needs auto_LiRPA, which is not installed; install it from its repository "
             "(github.com/Verified-Intelligence/auto_LiRPA), or use method='crown'"
         ) from None
-    x = torch.stack([subject.x for subject in subjects])
+    x = torch.stack([example.x for example in examples])
     try:
         bounded = BoundedModule(_Logits(classifier), x[:1], device=classifier.device)
     except Exception as error:  # the library has no common error class
@@ -42,10 +42,10 @@ def auto_lirpa_radii(classifier: Classifier, subjects: list[Subject], asked: Ask
     logits = classifier.logits(x)
     hidden = (MARGIN_ROUNDING * torch.finfo(x.dtype).eps * logits.abs().amax(1)).double().cpu().numpy()
     radii = []
-    for i, subject in enumerate(subjects):
-        rows = objectives(subject, logits.shape[1])
+    for i, example in enumerate(examples):
+        rows = objectives(example, logits.shape[1])
         margins = (rows @ logits[i].double()).cpu().numpy() - hidden[i]
-        slopes = gradient_norms(classifier, subject, asked.p)
+        slopes = gradient_norms(classifier, example, asked.p)
         parts = [range(len(rows))] if asked.smallest else [range(j, j + 1) for j in range(len(rows))]
         found = np.zeros(len(rows))
         for part in parts:

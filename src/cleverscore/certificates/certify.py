@@ -16,14 +16,14 @@ from cleverscore.certificates.closed_forms import local_lipschitz_radii, norm_pr
 from cleverscore.certificates.crown_radius import crown_radii
 from cleverscore.certificates.request import Asked, Floats
 from cleverscore.errors import CertificateError, SettingError
-from cleverscore.estimators.sampling.sampler import checked_workers
-from cleverscore.inputs.examples import Subject, prepare
+from cleverscore.inputs.examples import Example, prepare
 from cleverscore.inputs.targets import TargetsLike, takes_smallest, target_kind
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import box_of, check_region
 from cleverscore.norms import parse_norm
+from cleverscore.threads import checked_workers
 
-_RADII: dict[str, Callable[[Classifier, list[Subject], Asked], list[Floats]]] = {
+_RADII: dict[str, Callable[[Classifier, list[Example], Asked], list[Floats]]] = {
     "crown": crown_radii,
     "local-lipschitz": local_lipschitz_radii,
     "norm-product": norm_product_radii,
@@ -89,15 +89,15 @@ def certify(
     began = time.perf_counter()
     p = parse_norm(p)
     _check(classifier, method, limit, precision, region, p)
-    subjects = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
-    threads = checked_workers(classifier, workers)
+    examples = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
+    threads = checked_workers(classifier.device, workers)
     asked = Asked(p, float(limit), float(precision), takes_smallest(target_kind(targets)), region, threads)
-    per_target = tuple(_RADII[method](classifier, subjects, asked))
+    per_target = tuple(_RADII[method](classifier, examples, asked))
     return Certificates(
         method=method,
         p=p,
         radius=np.array([float(radii.min()) for radii in per_target]),
-        targets=tuple(subject.targets for subject in subjects),
+        targets=tuple(example.targets for example in examples),
         per_target=per_target,
         seconds=time.perf_counter() - began,
     )

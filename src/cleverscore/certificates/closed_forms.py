@@ -24,18 +24,18 @@ from cleverscore.certificates.relaxations import Activation
 from cleverscore.certificates.request import Asked, Floats, margins, objectives, stacked
 from cleverscore.certificates.tracing import Graph, trace
 from cleverscore.errors import CertificateError
-from cleverscore.inputs.examples import Subject
+from cleverscore.inputs.examples import Example
 from cleverscore.models.classifier import Classifier
 from cleverscore.norms import dual_exponent
 
 MOST_UNITS = 2**13  # the Gram matrix of so many takes 0.5 GB
 
 
-def norm_product_radii(classifier: Classifier, subjects: list[Subject], asked: Asked) -> list[Floats]:
+def norm_product_radii(classifier: Classifier, examples: list[Example], asked: Asked) -> list[Floats]:
     """Radii (T,) of each input from the product of the layers' operator norms: one constant for the whole space."""
-    graph = trace(classifier, tuple(subjects[0].x.shape), torch.float64)
-    found = margins(classifier, graph, subjects)
-    rows = torch.cat([objectives(subject, graph.nodes[-1].shape[0]) for subject in subjects])
+    graph = trace(classifier, tuple(examples[0].x.shape), torch.float64)
+    found = margins(classifier, graph, examples)
+    rows = torch.cat([objectives(example, graph.nodes[-1].shape[0]) for example in examples])
     constants = np.split(lipschitz(graph, rows, asked.p), np.cumsum([len(margin) for margin in found])[:-1])
     return [
         np.clip(margin / np.maximum(constant, np.finfo(np.float64).tiny), 0.0, asked.limit)
@@ -43,15 +43,15 @@ def norm_product_radii(classifier: Classifier, subjects: list[Subject], asked: A
     ]
 
 
-def local_lipschitz_radii(classifier: Classifier, subjects: list[Subject], asked: Asked) -> list[Floats]:
+def local_lipschitz_radii(classifier: Classifier, examples: list[Example], asked: Asked) -> list[Floats]:
     """Radii (T,) of each input: the largest r with r * L(r) <= margin, for each target."""
-    graph = trace(classifier, tuple(subjects[0].x.shape), torch.float64)
+    graph = trace(classifier, tuple(examples[0].x.shape), torch.float64)
     hidden = OneHiddenLayer(graph, classifier.name, dual_exponent(asked.p))
     radii = []
-    for subject, margin in zip(subjects, margins(classifier, graph, [*subjects]), strict=True):
-        rows = objectives(subject, graph.nodes[-1].shape[0]) @ hidden.outer
-        centre = hidden.inside(stacked([subject]))
-        slopes = gradient_norms(classifier, subject, asked.p)
+    for example, margin in zip(examples, margins(classifier, graph, [*examples]), strict=True):
+        rows = objectives(example, graph.nodes[-1].shape[0]) @ hidden.outer
+        centre = hidden.inside(stacked([example]))
+        slopes = gradient_norms(classifier, example, asked.p)
         tracks = [Track(margin[j : j + 1], slopes[j : j + 1], asked.limit, asked.precision) for j in range(len(margin))]
 
         def look(some: list[int], at: Floats) -> list[Floats]:

@@ -13,7 +13,7 @@ from cleverscore.certificates.linear_layers import Convolution
 from cleverscore.certificates.radius_search import Track, largest_radii
 from cleverscore.certificates.request import Asked, Floats, hidden_by_rounding, margins, objectives, stacked
 from cleverscore.certificates.tracing import Graph, trace
-from cleverscore.inputs.examples import Subject
+from cleverscore.inputs.examples import Example
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import box_of
 from cleverscore.norms import dual_exponent
@@ -23,35 +23,35 @@ from cleverscore.norms import dual_exponent
 TOGETHER_NUMBERS = 2**18
 
 
-def crown_radii(classifier: Classifier, subjects: list[Subject], asked: Asked) -> list[Floats]:
+def crown_radii(classifier: Classifier, examples: list[Example], asked: Asked) -> list[Floats]:
     """Certified radii (T,) of each input for each of its targets."""
-    shape = tuple(subjects[0].x.shape)
+    shape = tuple(examples[0].x.shape)
     exact = trace(classifier, shape, torch.float64)
     num_classes = exact.nodes[-1].shape[0]
-    found = margins(classifier, exact, subjects)
+    found = margins(classifier, exact, examples)
     bounder = make_bounder(classifier, exact, shape)
     if exact.affine[-1] and asked.region == "ball":
         return [
             np.where(
                 margin > 0,
-                np.minimum(margin / _norms(bounder, objectives(subject, num_classes), asked.p), asked.limit),
+                np.minimum(margin / _norms(bounder, objectives(example, num_classes), asked.p), asked.limit),
                 0,
             )
-            for subject, margin in zip(subjects, found, strict=True)
+            for example, margin in zip(examples, found, strict=True)
         ]
     if asked.smallest:
-        pairs = [(i, subject) for i, subject in enumerate(subjects)]
+        pairs = [(i, example) for i, example in enumerate(examples)]
     else:  # every target has a radius of its own, so it is searched for on its own
-        pairs = [(i, replace(s, targets=(j,), margins=(m,))) for i, s in enumerate(subjects)
+        pairs = [(i, replace(s, targets=(j,), margins=(m,))) for i, s in enumerate(examples)
                  for j, m in zip(s.targets, s.margins, strict=True)]  # fmt: skip
         found = [margin[k : k + 1] for margin in found for k in range(len(margin))]
     tracks = [
-        Track(margin, gradient_norms(classifier, subject, asked.p), asked.limit, asked.precision, len(bounder.users))
-        for margin, (_, subject) in zip(found, pairs, strict=True)
+        Track(margin, gradient_norms(classifier, example, asked.p), asked.limit, asked.precision, len(bounder.users))
+        for margin, (_, example) in zip(found, pairs, strict=True)
     ]
-    x = stacked(subjects)
-    hidden = hidden_by_rounding(classifier, exact, subjects)
-    rows = [objectives(subject, num_classes) for _, subject in pairs]
+    x = stacked(examples)
+    hidden = hidden_by_rounding(classifier, exact, examples)
+    rows = [objectives(example, num_classes) for _, example in pairs]
     box = box_of(asked.region, classifier.bounds)
 
     @torch.no_grad()
@@ -70,7 +70,7 @@ def crown_radii(classifier: Classifier, subjects: list[Subject], asked: Asked) -
     if asked.smallest:
         return [np.maximum(track.best, track.low) for track in tracks]
     radii = [track.low for track in tracks]
-    ends = np.cumsum([len(subject.targets) for subject in subjects])[:-1]
+    ends = np.cumsum([len(example.targets) for example in examples])[:-1]
     return np.split(np.array(radii), ends)
 
 
@@ -92,10 +92,10 @@ def _norms(bounder: Bounder, rows: torch.Tensor, p: float) -> Floats:
     return norms.clamp_min(torch.finfo(torch.float64).tiny).cpu().numpy()
 
 
-def gradient_norms(classifier: Classifier, subject: Subject, p: float) -> Floats:
+def gradient_norms(classifier: Classifier, example: Example, p: float) -> Floats:
     """||grad(f_c - f_j)(x0)||_q for each target: how fast a margin can fall at first."""
-    rows = objectives(subject, int(classifier.logits(subject.x[None]).shape[1])).to(subject.x.dtype)
-    x = subject.x.expand(len(rows), *subject.x.shape).clone().requires_grad_(True)
+    rows = objectives(example, int(classifier.logits(example.x[None]).shape[1])).to(example.x.dtype)
+    x = example.x.expand(len(rows), *example.x.shape).clone().requires_grad_(True)
     with torch.enable_grad():
         (gradient,) = torch.autograd.grad((classifier.logits(x) * rows).sum(), x)
     norms = torch.linalg.vector_norm(gradient.double().flatten(1), dual_exponent(p), dim=1)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cleverscore.certificates.request import Floats
-from cleverscore.estimators.sampling.block_maxima import pool
+from cleverscore.threads import pool
 
 MOST_LOOKS = 60
 LOOSER = (

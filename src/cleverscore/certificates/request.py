@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from cleverscore.certificates.tracing import Graph
-from cleverscore.inputs.examples import Subject
+from cleverscore.inputs.examples import Example
 from cleverscore.models.classifier import Classifier
 
 # A model computes in its own precision: margins below this many units in the last place of its logits prove nothing.
@@ -30,31 +30,31 @@ class Asked:
     workers: int = 1
 
 
-def stacked(subjects: list[Subject]) -> torch.Tensor:
+def stacked(examples: list[Example]) -> torch.Tensor:
     """The inputs (n, *input_shape) in double precision."""
-    return torch.stack([subject.x for subject in subjects]).double()
+    return torch.stack([example.x for example in examples]).double()
 
 
-def hidden_by_rounding(classifier: Classifier, graph: Graph, subjects: list[Subject]) -> torch.Tensor:
+def hidden_by_rounding(classifier: Classifier, graph: Graph, examples: list[Example]) -> torch.Tensor:
     """How much of each input's margins the model's own rounding can hide: (n,)."""
-    logits = graph.forward(stacked(subjects))[-1]
-    eps = torch.finfo(classifier.dtype or subjects[0].x.dtype).eps
+    logits = graph.forward(stacked(examples))[-1]
+    eps = torch.finfo(classifier.dtype or examples[0].x.dtype).eps
     return MARGIN_ROUNDING * eps * logits.abs().amax(1)
 
 
-def margins(classifier: Classifier, graph: Graph, subjects: list[Subject]) -> list[Floats]:
+def margins(classifier: Classifier, graph: Graph, examples: list[Example]) -> list[Floats]:
     """Margins (T,) of each input, from logits in double precision, less what rounding can hide."""
-    logits = graph.forward(stacked(subjects))[-1]
-    hidden = hidden_by_rounding(classifier, graph, subjects)
+    logits = graph.forward(stacked(examples))[-1]
+    hidden = hidden_by_rounding(classifier, graph, examples)
     return [
-        (logits[i, subject.predicted] - logits[i, list(subject.targets)] - hidden[i]).cpu().numpy()
-        for i, subject in enumerate(subjects)
+        (logits[i, example.predicted] - logits[i, list(example.targets)] - hidden[i]).cpu().numpy()
+        for i, example in enumerate(examples)
     ]
 
 
-def objectives(subject: Subject, num_classes: int) -> torch.Tensor:
+def objectives(example: Example, num_classes: int) -> torch.Tensor:
     """Rows e_c - e_j (T, K) that make margins from logits."""
-    rows = torch.zeros(len(subject.targets), num_classes, dtype=torch.float64, device=subject.x.device)
-    rows[:, subject.predicted] = 1.0
-    rows[torch.arange(len(subject.targets)), list(subject.targets)] = -1.0
+    rows = torch.zeros(len(example.targets), num_classes, dtype=torch.float64, device=example.x.device)
+    rows[:, example.predicted] = 1.0
+    rows[torch.arange(len(example.targets)), list(example.targets)] = -1.0
     return rows

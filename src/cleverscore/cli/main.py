@@ -15,11 +15,13 @@ from cleverscore import __version__
 from cleverscore.cli.results import compare, gate, note, report
 from cleverscore.cli.score import INTERRUPTED, classifier_options, run_score
 from cleverscore.errors import CleverError
+from cleverscore.runs.allocator import keep_freed_pages
 
 
 def main() -> None:
     """Run the program; every error a user can cause is one sentence and exit code 2."""
     warnings.showwarning = _show_warning
+    keep_freed_pages()
     try:
         program.main(standalone_mode=False, obj={"command": shlex.join(["cleverscore", *sys.argv[1:]])})
     except CleverError as error:

@@ -113,15 +113,15 @@ def _doubts(study: Study, source: Source) -> list[str]:
     """Signs that data and model do not belong together, before time is spent on them."""
     found = []
     classifier = study.classifier
-    labelled = [subject for subject in study.subjects if subject.label is not None]
-    right = sum(subject.label == subject.predicted for subject in labelled)
+    labelled = [example for example in study.examples if example.label is not None]
+    right = sum(example.label == example.predicted for example in labelled)
     if labelled and right < FEW_RIGHT * len(labelled):
         found.append(
             f"only {right} of {len(labelled)} inputs are classified correctly: is preprocessing missing (--mean, "
             "--std), are the inputs in other units, or do the labels count from another number? Try inspect"
         )
     if classifier.bounds is None:
-        largest = max(float(subject.x.abs().max()) for subject in study.subjects)
+        largest = max(float(example.x.abs().max()) for example in study.examples)
         if largest > UNUSUAL_INPUT:
             found.append(
                 f"inputs reach {largest:g}, and there are no --bounds: a radius and a score are in the inputs' units; "
@@ -129,7 +129,7 @@ def _doubts(study: Study, source: Source) -> list[str]:
             )
     names = source.class_names
     if names and classifier.class_names is None:
-        classes = classifier(study.subjects[0].x[None]).shape[1]
+        classes = classifier(study.examples[0].x[None]).shape[1]
         if classes != len(names):
             found.append(
                 f"the data has {len(names)} named classes and the model {classes} without names: labels are numbered "
@@ -149,7 +149,7 @@ def _compute(
     from cleverscore.scores.cost import total
 
     config, missing = study.config, study.missing(store)
-    in_all = len(study.subjects) * len(study.settings)
+    in_all = len(study.examples) * len(study.settings)
     if missing.covered:
         kept = in_all - sum(map(len, missing.parts.values()))
         note(f"resuming {store.folder}: {kept} of {in_all} scores are there already")

@@ -9,10 +9,10 @@ from cleverscore.errors import SettingError
 from cleverscore.estimators.ascent.profile_search import most_gradients
 from cleverscore.estimators.budget import Budget
 from cleverscore.estimators.sampling.target_elimination import Race, Stopping, looks
+from cleverscore.estimators.score_rule import ScoreRule
 from cleverscore.inputs.balls import LpBall, ReleasedCodeBall
-from cleverscore.inputs.examples import Subject
+from cleverscore.inputs.examples import Example
 from cleverscore.inputs.targets import TargetsLike, takes_smallest, target_kind
-from cleverscore.scores.score import Rule
 from cleverscore.tails import TailModel
 from cleverscore.validation import is_number, is_whole
 
@@ -140,11 +140,11 @@ class Settings:
         return self.way.ball(self.p, self.radius, self.region)
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> ScoreRule:
         """How block maxima become scores."""
         assert self.radius is not None  # both are set in __post_init__
         assert self.penalty is not None
-        return Rule(
+        return ScoreRule(
             p=self.p,
             radius=self.radius,
             method=self.way.name,
@@ -156,12 +156,12 @@ class Settings:
             tail=self.way.tail,
         )
 
-    def race(self, subject: Subject) -> Race:
+    def race(self, example: Example) -> Race:
         """The race of an input's targets."""
         rule = self.rule
         return Race(
-            subject.targets,
-            subject.margins,
+            example.targets,
+            example.margins,
             limit=rule.limit,
             penalty=rule.penalty,
             level=rule.level,

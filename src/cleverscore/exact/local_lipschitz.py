@@ -49,14 +49,14 @@ def exact_local_lipschitz(
     radius = LpBall(p, radius).radius
     began = time.perf_counter()
     classifier = in_double(classifier)
-    subject = one_subject(classifier, image, [[target]])
-    network = read(classifier, subject.x, p).at(radius)
-    whole = network.margin(subject.predicted, target)
+    example = one_subject(classifier, image, [[target]])
+    network = read(classifier, example.x, p).at(radius)
+    whole = network.margin(example.predicted, target)
     # The solver's tolerance is absolute: with this scale no gradient is longer than 1.
     scale = slope_bound(whole, bounds(whole).phases) if whole.depth else 1.0
     if scale == 0.0:
-        return Exact(0.0, 0.0, 0.0, time.perf_counter() - began, target, subject.x)
-    whole = network.margin(subject.predicted, target, scale=1.0 / scale)
+        return Exact(0.0, 0.0, 0.0, time.perf_counter() - began, target, example.x)
+    whole = network.margin(example.predicted, target, scale=1.0 / scale)
     if not whole.depth:
         low = high = float(np.linalg.norm(whole.weights[0][0], LpBall(p, radius).q))
         point = np.zeros(whole.dim)
@@ -67,7 +67,7 @@ def exact_local_lipschitz(
         low, high, point = find(smaller, first, seconds=seconds)
         point = basis @ point
     low, high = low * scale / radius, high * scale / radius  # on the unit ball gradients are `radius` times as long
-    moved = subject.x + torch.from_numpy(point * radius).to(subject.x).view(subject.x.shape)
+    moved = example.x + torch.from_numpy(point * radius).to(example.x).view(example.x.shape)
     return Exact(low, low, high, time.perf_counter() - began, target, moved)
 
 

@@ -53,19 +53,19 @@ def exact_minimum_distortion(
     search = checked_search(search or (BRANCHING if p == 2.0 else PROGRAM), p)
     began = time.perf_counter()
     classifier = in_double(classifier)
-    subject = one_subject(classifier, image, targets)
-    network = read(classifier, subject.x, p)
+    example = one_subject(classifier, image, targets)
+    network = read(classifier, example.x, p)
     attack = dense_multistart_distortion(
-        classifier, image, p=p, targets=[list(subject.targets)], count=12, steps=15, accuracy=1e-2
+        classifier, image, p=p, targets=[list(example.targets)], count=12, steps=15, accuracy=1e-2
     )
     if attack.value == 0.0 or math.isinf(attack.value):
         return replace(attack, seconds=time.perf_counter() - began)
     high, target = attack.value, attack.target
-    point = (attack.point - subject.x).flatten().cpu().numpy()
+    point = (attack.point - example.x).flatten().cpu().numpy()
     # The margin is 1 at the input, so that the solver's absolute tolerance is a relative one.
     margins = {
-        j: network.margin(subject.predicted, j, scale=1.0 / m)
-        for j, m in zip(subject.targets, subject.margins, strict=True)
+        j: network.margin(example.predicted, j, scale=1.0 / m)
+        for j, m in zip(example.targets, example.margins, strict=True)
     }
     nearer = improved(margins[target], point)
     if nearer is not None and np.linalg.norm(nearer, p) < high:
@@ -77,7 +77,7 @@ def exact_minimum_distortion(
         low = min(low, proved)
         if found is not None:
             high, point, target = float(np.linalg.norm(found, p)), found, j
-    moved = subject.x + torch.from_numpy(point).to(subject.x).view(subject.x.shape)
+    moved = example.x + torch.from_numpy(point).to(example.x).view(example.x.shape)
     return Exact(high, min(low, high), high, time.perf_counter() - began, target, moved)
 
 

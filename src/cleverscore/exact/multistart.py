@@ -17,14 +17,14 @@ import torch
 from torch import nn
 
 from cleverscore.errors import SettingError
-from cleverscore.estimators.sampling.block_maxima import one_thread
-from cleverscore.estimators.sampling.row_space import layers_in_order
 from cleverscore.exact.result import Exact
-from cleverscore.inputs.examples import Subject, prepare
+from cleverscore.inputs.examples import Example, prepare
 from cleverscore.inputs.targets import TargetsLike
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.margin_gradients import dual_norms
+from cleverscore.models.structure import layers_in_order
 from cleverscore.norms import dual_exponent, parse_norm
+from cleverscore.threads import one_thread
 
 Objective = Callable[[torch.Tensor], torch.Tensor]
 
@@ -44,7 +44,7 @@ def in_double(classifier: Classifier) -> Classifier:
     return twin
 
 
-def one_subject(classifier: Classifier, image: Any, targets: TargetsLike) -> Subject:
+def one_subject(classifier: Classifier, image: Any, targets: TargetsLike) -> Example:
     """One image without a batch axis, in double precision, with its predicted class and targets."""
     return prepare(classifier, torch.as_tensor(image)[None], targets=targets)[0]
 
@@ -167,12 +167,12 @@ def dense_multistart_lipschitz(
     p = checked_norm(p)
     began = time.perf_counter()
     classifier = in_double(classifier)
-    subject = one_subject(classifier, image, [[target]])
-    x, q = subject.x, dual_exponent(p)
+    example = one_subject(classifier, image, [[target]])
+    x, q = example.x, dual_exponent(p)
 
     def slope(offsets: torch.Tensor) -> torch.Tensor:
         logits = classifier.logits(x + offsets.view(-1, *x.shape))
-        margins = logits[:, subject.predicted] - logits[:, target]
+        margins = logits[:, example.predicted] - logits[:, target]
         (gradients,) = torch.autograd.grad(margins.sum(), offsets, create_graph=True)
         return dual_norms(gradients, q) if q != 2.0 else gradients.square().sum(1).clamp_min(1e-300).sqrt()
 
@@ -211,15 +211,15 @@ def dense_multistart_distortion(
     p = checked_norm(p)
     began = time.perf_counter()
     classifier = in_double(classifier)
-    subject = one_subject(classifier, image, targets)
-    x = subject.x
-    best, point, winner = math.inf, x, subject.targets[0]
-    order = sorted(range(len(subject.targets)), key=lambda t: subject.margins[t])
-    for target in (subject.targets[t] for t in order):
+    example = one_subject(classifier, image, targets)
+    x = example.x
+    best, point, winner = math.inf, x, example.targets[0]
+    order = sorted(range(len(example.targets)), key=lambda t: example.margins[t])
+    for target in (example.targets[t] for t in order):
 
         def lead(offsets: torch.Tensor, target: int = target) -> torch.Tensor:
             logits = classifier.logits(x + offsets.view(-1, *x.shape))
-            return logits[:, target] - logits[:, subject.predicted]
+            return logits[:, target] - logits[:, example.predicted]
 
         offset = _shortest(
             lead, x, first_rows(classifier, x), p, best, count=count, steps=steps, seed=seed, accuracy=accuracy

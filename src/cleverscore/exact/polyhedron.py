@@ -18,7 +18,7 @@ EMPTY = 1e-9  # a residual below this share says that the constraints contradict
 
 
 def nearest(matrix: Array, offset: Array, p: float) -> Array | None:
-    """argmin ||d||_p subject to matrix @ d + offset >= 0; None if there is no such point.
+    """argmin ||d||_p example to matrix @ d + offset >= 0; None if there is no such point.
 
     >>> nearest(np.array([[3.0, 4.0]]), np.array([-5.0]), 2.0)
     array([0.6, 0.8])

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from cleverscore.errors import ModelError
-from cleverscore.estimators.sampling.row_space import layers_in_order
 from cleverscore.models.classifier import Classifier
+from cleverscore.models.structure import layers_in_order
 from cleverscore.norms import dual_exponent
 
 Array = npt.NDArray[np.float64]

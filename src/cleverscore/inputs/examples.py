@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,8 @@ import numpy.typing as npt
 import torch
 
 from cleverscore.errors import InputError, ModelError
-from cleverscore.estimators.ascent.radial_profile import RadialProfile
 from cleverscore.inputs.targets import TargetsLike, choose
 from cleverscore.models.classifier import Classifier
-from cleverscore.scores.score import Evidence
 
 Array = npt.NDArray[np.float64]
 
@@ -22,7 +20,7 @@ FORWARD_CHUNK = 64
 
 
 @dataclass(frozen=True)
-class Subject:
+class Example:
     """One input with its prediction and the margins to its targets."""
 
     x: torch.Tensor
@@ -31,24 +29,6 @@ class Subject:
     predicted: int
     targets: tuple[int, ...]
     margins: tuple[float, ...]
-
-    def evidence(
-        self,
-        maxima: Iterable[Array],
-        block_sizes: tuple[int, ...],
-        seconds: float,
-        stopped: tuple[str, ...],
-        *,
-        profiles: tuple[RadialProfile, ...] = (),
-        slopes: tuple[float, ...] = (),
-        gradients: tuple[int, ...] = (),
-    ) -> Evidence:
-        """What was measured for this input, one entry per target."""
-        return Evidence(
-            input_id=self.input_id, label=self.label, predicted=self.predicted, targets=self.targets,
-            margins=self.margins, maxima=tuple(maxima), block_sizes=block_sizes, seconds=seconds, stopped=stopped,
-            profiles=profiles, slopes=slopes, gradients=gradients,
-        )  # fmt: skip
 
 
 def prepare(
@@ -59,7 +39,7 @@ def prepare(
     labels: Sequence[int] | None = None,
     ids: Sequence[int] | None = None,
     seed: int = 0,
-) -> list[Subject]:
+) -> list[Example]:
     """Check model and inputs, predict, and choose the targets of each input."""
     if not isinstance(classifier, Classifier):
         raise ModelError(
@@ -87,7 +67,7 @@ def prepare(
     chosen = choose(logits, targets, ids=ids, seed=seed)
     predicted = logits.argmax(1).tolist()
     return [
-        Subject(
+        Example(
             x=x[i],
             input_id=ids[i],
             label=None if labels is None else labels[i],

@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from cleverscore import tails
 from cleverscore.errors import InputError
+from cleverscore.estimators.score_rule import capped_ratio
 from cleverscore.estimators.settings import METHODS
 from cleverscore.reporting.findings import Findings, NormFindings
 from cleverscore.runs.results import radii_text
-from cleverscore.scores.score import Score, capped_ratio
+from cleverscore.scores.score import Score
 from cleverscore.scores.text_table import number, table
 from cleverscore.tails.paired_tests import Difference, difference
 

@@ -61,7 +61,7 @@ def run_bounds(
     if not bounds:
         return
     rows = bracketed(stored_scores(store, maxima=False))
-    images = {subject.input_id: subject.x for subject in study.subjects}
+    images = {example.input_id: example.x for example in study.examples}
     done = {record.key for record in store.above()}
     proved = {record.key for record in store.below()}
     attacks = run_attacks(study.classifier, images, rows, bounds.attacks, seed=study.config.seed, done=done)
@@ -86,5 +86,5 @@ def run_bounds(
 
 def stored_signs(study: Study, store: Store, scores: Scores) -> tuple[Sign, ...]:
     """Signs of gradient masking around the inputs of a run, and in its bracket."""
-    images = {subject.input_id: subject.x for subject in study.subjects}
+    images = {example.input_id: example.x for example in study.examples}
     return signs_of(study.classifier, images, bracket_from(scores, store.above(), store.below()))

@@ -20,6 +20,7 @@ from multiprocessing.process import BaseProcess
 import torch
 
 from cleverscore.errors import CleverError, SettingError
+from cleverscore.runs.allocator import keep_freed_pages
 from cleverscore.runs.shards import Bench, Finished, Shard
 
 MOST_DEATHS = 3  # of workers over the same shard; then something is wrong with it and not with the machine
@@ -149,6 +150,7 @@ def _work(connection: Connection, parent: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
+    keep_freed_pages()
     try:
         bench = Bench.unpacked(connection.recv_bytes(), threads=1)
         while True:

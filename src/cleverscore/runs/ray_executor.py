@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cleverscore.errors import CleverError, MissingExtraError, SettingError, StoreError
+from cleverscore.runs.allocator import keep_freed_pages
 from cleverscore.runs.shards import Bench, Finished, Shard
 
 MOST_DEATHS = 5  # of actors over the same shard; a cluster loses nodes more often than a machine its processes
@@ -151,6 +152,7 @@ class _Worker:
         import torch
 
         torch.set_num_threads(1)
+        keep_freed_pages()
         self.bench = Bench.unpacked(content, threads=1, device=device)
 
     def ready(self) -> None:

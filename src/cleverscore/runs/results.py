@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from cleverscore.estimators.measurements import Measurements
+from cleverscore.estimators.score_rule import ScoreRule
 from cleverscore.inputs.targets import TargetsLike
 from cleverscore.norms import norm_name, numbers_by_norm, parse_norm
 from cleverscore.runs.store import Store
-from cleverscore.scores.score import Evidence, Rule, Score, Scores, Tail, fit_tails, score_from
+from cleverscore.scores.score import Score, Scores, Tail, fit_tails, score_from
 
 if TYPE_CHECKING:
     from cleverscore.bracket.bracket import Bracket
@@ -108,10 +110,10 @@ def parse_radii(values: Sequence[str]) -> float | str | None:
     return ",".join(f"{norm}={radius}" if norm else str(radius) for norm, radius in sorted(found.items()))
 
 
-def rule_of(store: Store, config: StudyConfig, norm: str) -> Rule:
+def rule_of(store: Store, config: StudyConfig, norm: str) -> ScoreRule:
     """How the maxima of a norm become scores; runs made before rules were kept have them from their settings."""
     kept = store.meta.get("rules", {}).get(norm_name(parse_norm(norm)))
-    return config.settings(norm).rule if kept is None else Rule(**kept)
+    return config.settings(norm).rule if kept is None else ScoreRule(**kept)
 
 
 def describe_run(store: Store) -> str:
@@ -208,7 +210,9 @@ def fit_new(store: Store, config: StudyConfig) -> None:
             store.append_tails(name, rule.estimator, found)
 
 
-def _tails(store: Store, norm: str, rule: Rule, evidence: Sequence[Evidence], maxima: bool) -> list[Sequence[Tail]]:
+def _tails(
+    store: Store, norm: str, rule: ScoreRule, evidence: Sequence[Measurements], maxima: bool
+) -> list[Sequence[Tail]]:
     """The tails of the evidence: kept ones, and new fits where there are none."""
     kept = store.tails(norm, rule.estimator)
     new = [item for item in evidence if not _fits(kept.get(item.input_id), item)]
@@ -219,6 +223,6 @@ def _tails(store: Store, norm: str, rule: Rule, evidence: Sequence[Evidence], ma
     return [found.get(item.input_id, []) for item in evidence]
 
 
-def _fits(kept: Sequence[Tail] | None, item: Evidence) -> bool:
+def _fits(kept: Sequence[Tail] | None, item: Measurements) -> bool:
     """Whether kept tails are of these maxima."""
     return bool(item.profiles) or (kept is not None and [tail.fit.blocks for tail in kept] == list(item.counts))

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
+from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.stop_reason import ALL_BLOCKS, UNFINISHED
-from cleverscore.scores.score import Evidence, Tail, made
+from cleverscore.scores.score import Tail, made
 from cleverscore.tails import FitOutcome, TailFit
 
 Array = npt.NDArray[np.float64]
@@ -73,7 +74,7 @@ class Part:
     """Blocks `first`, `first` + 1, ... of an input for all its targets, or with `whole` all that there is of it."""
 
     norm: str
-    evidence: Evidence
+    evidence: Measurements
     first: int = 0
     whole: bool = True
 
@@ -94,7 +95,7 @@ def upgrade(connection: sqlite3.Connection, version: int) -> None:
         inputs.setdefault((row[0], row[1]), []).append(row)
     for (input_id, norm), rows in inputs.items():
         targets = tuple(row[2] for row in rows)
-        evidence = Evidence(
+        evidence = Measurements(
             input_id=input_id, label=rows[0][5], predicted=rows[0][6], targets=targets,
             margins=tuple(row[7] for row in rows), maxima=tuple(_floats(row[9]) for row in rows),
             block_sizes=tuple(row[8] for row in rows), seconds=rows[0][10], stopped=tuple(row[11] for row in rows),
@@ -139,7 +140,7 @@ def part_row(part: Part) -> tuple[Any, ...]:
     return *sealed((item.input_id, part.norm, part.first, int(part.whole), text)), blob, zlib.crc32(blob)
 
 
-def evidence_of(input_id: int, text: str, blob: bytes | None) -> Evidence:
+def evidence_of(input_id: int, text: str, blob: bytes | None) -> Measurements:
     """The evidence in a row; without its blob the maxima stay on disk."""
     facts = json.loads(text)
     counts = tuple(facts["counts"])
@@ -147,7 +148,7 @@ def evidence_of(input_id: int, text: str, blob: bytes | None) -> Evidence:
         maxima: tuple[Array, ...] = (NOTHING,) * len(counts)
     else:
         maxima = tuple(np.split(_floats(blob), np.cumsum(counts)[:-1]))
-    return Evidence(
+    return Measurements(
         input_id=input_id,
         label=facts["label"],
         predicted=facts["predicted"],
@@ -166,7 +167,7 @@ def evidence_of(input_id: int, text: str, blob: bytes | None) -> Evidence:
     )
 
 
-def merged(parts: Sequence[tuple[bool, Evidence]], wanted: int) -> Evidence:
+def merged(parts: Sequence[tuple[bool, Measurements]], wanted: int) -> Measurements:
     """The parts of an input as one; blocks are alike, so it does not matter which of them are there."""
     whole, first = parts[0]
     if whole:

@@ -16,13 +16,13 @@ from typing import Any, Protocol
 
 from cleverscore.errors import SettingError
 from cleverscore.estimators.budget import Budget
+from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.sampling.block_maxima import BlockMaxima, blocks_together
 from cleverscore.estimators.sampling.sampler import Gatherer
 from cleverscore.estimators.settings import Settings
-from cleverscore.inputs.examples import Subject
+from cleverscore.inputs.examples import Example
 from cleverscore.models.classifier import Classifier
 from cleverscore.runs.schema import EVERYTHING, Part
-from cleverscore.scores.score import Evidence
 
 SHARD_SECONDS = 20.0
 MOST_INPUTS = 64  # in one shard: their results are stored together
@@ -38,7 +38,7 @@ Recipe = tuple[Callable[..., Classifier], tuple[Any, ...], dict[str, Any]]
 class Task:
     """Some blocks of an input, or the whole input where `blocks` is None."""
 
-    subject: Subject
+    example: Example
     blocks: range | None
 
 
@@ -54,7 +54,7 @@ class Shard:
     def content(self) -> str:
         """What is in it, for the log in the store: "7: 0-63; 8: all"."""
         return "; ".join(
-            f"{task.subject.input_id}: "
+            f"{task.example.input_id}: "
             + ("all" if task.blocks is None else f"{task.blocks.start}-{task.blocks.stop - 1}")
             for task in self.tasks
         )
@@ -94,7 +94,7 @@ class Bench:
 
     classifier: Classifier | None
     settings: Mapping[str, Settings]
-    examples: Sequence[Subject]
+    examples: Sequence[Example]
     chunk_sizes: Mapping[str, int]
     threads: int
     shares: Mapping[str, Budget] = field(default_factory=dict)
@@ -107,18 +107,18 @@ class Bench:
         began = time.perf_counter()
         ready = self.gatherer(shard.norm)
         device = ready.classifier.device
-        subjects = [replace(task.subject, x=task.subject.x.to(device)) for task in shard.tasks]
+        examples = [replace(task.example, x=task.example.x.to(device)) for task in shard.tasks]
         if shard.tasks[0].blocks is None:
             # One by one: what an input gets, to the last bit and of a budget, then depends on no other.
             parts = [
                 Part(shard.norm, item)
-                for subject in subjects
-                for _, item in ready.gather([subject], account=self._account(shard.norm))
+                for example in examples
+                for _, item in ready.gather([example], account=self._account(shard.norm))
             ]
         else:
-            tasks = [(s, task.blocks) for s, task in zip(subjects, shard.tasks, strict=True) if task.blocks is not None]
+            tasks = [(s, task.blocks) for s, task in zip(examples, shard.tasks, strict=True) if task.blocks is not None]
             parts = [
-                Part(shard.norm, _some_blocks(subjects[i], maxima), maxima.first, whole=False)
+                Part(shard.norm, _some_blocks(examples[i], maxima), maxima.first, whole=False)
                 for i, maxima in ready.blocks(tasks)
             ]
         return Finished(shard, tuple(parts), time.perf_counter() - began, f"process {os.getpid()}")
@@ -165,13 +165,13 @@ class Bench:
         return bench
 
 
-def _some_blocks(subject: Subject, maxima: BlockMaxima) -> Evidence:
-    count = len(subject.targets)
-    return subject.evidence(maxima.values, (maxima.block_size,) * count, maxima.seconds, ("",) * count)
+def _some_blocks(example: Example, maxima: BlockMaxima) -> Measurements:
+    count = len(example.targets)
+    return Measurements.of(example, maxima.values, (maxima.block_size,) * count, maxima.seconds, ("",) * count)
 
 
 def plan(
-    subjects: Sequence[Subject],
+    examples: Sequence[Example],
     settings: Mapping[str, Settings],
     covered: Mapping[tuple[int, str], Sequence[range]],
     *,
@@ -189,20 +189,20 @@ def plan(
     for place, (norm, rule) in enumerate(settings.items()):
         each = max(seconds_per_input[norm], 1e-9)
         if rule.adaptive or rule.sharp or affine:
-            missing = [subject for subject in subjects if (subject.input_id, norm) not in covered]
+            missing = [example for example in examples if (example.input_id, norm) not in covered]
             together = _at_most(shard_seconds / (each * ADAPTIVE_SHARE), MOST_INPUTS)
             groups = [missing[i : i + together] for i in range(0, len(missing), together)]
             shards += [
-                ((0, i, place), Shard(norm, tuple(Task(subject, None) for subject in group)))
+                ((0, i, place), Shard(norm, tuple(Task(example, None) for example in group)))
                 for i, group in enumerate(groups)
             ]
             continue
         step = blocks_together(chunk_sizes[norm], rule.block_size)
         size = max(1, round(shard_seconds * rule.blocks / each / step)) * step
         pieces = [
-            (index, order, Task(subject, blocks))
-            for order, subject in enumerate(subjects)
-            for index, blocks in enumerate(_gaps(covered.get((subject.input_id, norm), ()), rule.blocks, size))
+            (index, order, Task(example, blocks))
+            for order, example in enumerate(examples)
+            for index, blocks in enumerate(_gaps(covered.get((example.input_id, norm), ()), rule.blocks, size))
         ]
         pieces.sort(key=lambda piece: piece[:2])
         # Inputs that take less than a shard share one.

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from cleverscore.bracket.records import Above, Below
 from cleverscore.errors import StoreError
+from cleverscore.estimators.measurements import Measurements
 from cleverscore.norms import norm_name, parse_norm
 from cleverscore.runs.lock import RunLock
 from cleverscore.runs.schema import (
@@ -44,7 +45,7 @@ from cleverscore.runs.schema import (
     upgrade,
 )
 from cleverscore.runs.thumbnails import Picture
-from cleverscore.scores.score import Evidence, Tail
+from cleverscore.scores.score import Tail
 
 Array = npt.NDArray[np.float64]
 
@@ -297,20 +298,20 @@ class Store:
         for input_id, target, name, norm, *rest in self._rows(place, "ORDER BY rowid"):
             yield input_id, None if target == ANY_CLASS else target, name, parse_norm(norm), *rest
 
-    def evidence(self, norm: str, *, maxima: bool = True, inputs: Collection[int] | None = None) -> list[Evidence]:
+    def evidence(self, norm: str, *, maxima: bool = True, inputs: Collection[int] | None = None) -> list[Measurements]:
         """The evidence for a norm, of all or some inputs, in their order; without `maxima` they stay on disk."""
         return self.evidence_by_norm([norm], maxima=maxima, inputs=inputs)[norm]
 
     def evidence_by_norm(
         self, norms: Sequence[str], *, maxima: bool = True, inputs: Collection[int] | None = None
-    ) -> dict[str, list[Evidence]]:
+    ) -> dict[str, list[Measurements]]:
         """The evidence for several norms, read once."""
         wanted = self._blocks
         chosen = "" if inputs is None else f"WHERE input IN ({', '.join(str(int(i)) for i in inputs)})"
         # Rows of all norms are compared with their checksums: one that claims another norm may be a damaged one.
         asked = f"CASE WHEN norm IN ({', '.join('?' * len(norms))}) THEN maxima END, blob_crc"
         more, values = (asked, norms) if maxima else ("NULL, NULL", ())
-        found: dict[str, dict[int, list[tuple[bool, Evidence]]]] = {norm: {} for norm in norms}
+        found: dict[str, dict[int, list[tuple[bool, Measurements]]]] = {norm: {} for norm in norms}
         for row in self._rows("parts", f"{chosen} ORDER BY input, first_block", values, more):
             input_id, norm, _first, whole, text, blob, seal = row
             if norm not in found:

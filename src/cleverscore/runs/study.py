@@ -21,12 +21,11 @@ import torch
 import cleverscore
 from cleverscore.errors import InputError, StoreError
 from cleverscore.estimators.budget import Budget
-from cleverscore.estimators.sampling.row_space import is_affine
-from cleverscore.estimators.sampling.sampler import checked_workers
-from cleverscore.inputs.examples import Subject, prepare
+from cleverscore.inputs.examples import Example, prepare
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import box_of
 from cleverscore.models.optimize import CHECKED_INPUTS
+from cleverscore.models.structure import is_affine
 from cleverscore.norms import norm_name, parse_norm
 from cleverscore.runs.local_executor import InProcess
 from cleverscore.runs.lock import RunLock
@@ -40,6 +39,7 @@ from cleverscore.runs.signals import Stop
 from cleverscore.runs.store import FILE_NAME, Store
 from cleverscore.runs.thumbnails import Picture, thumbnail
 from cleverscore.scores.cost import Estimate, estimate_for
+from cleverscore.threads import checked_workers
 
 SECONDS_BETWEEN_FITS = 60.0  # so that people who look at a run while it goes on need not fit everything
 LEAST_SHARD_SECONDS, SHARDS_AT_LEAST = 2.0, 10
@@ -100,7 +100,7 @@ class Missing:
     """What a run lacks: the blocks that are there, and per norm the inputs with the share of each that is not."""
 
     covered: dict[tuple[int, str], list[range]]
-    parts: dict[str, list[tuple[Subject, float]]]
+    parts: dict[str, list[tuple[Example, float]]]
 
 
 class Study:
@@ -127,7 +127,7 @@ class Study:
         self.classifier = classifier
         self.settings = {norm_name(parse_norm(norm)): config.settings(norm) for norm in config.norms}
         box_of(config.region, classifier.bounds)
-        self.subjects = prepare(
+        self.examples = prepare(
             classifier,
             images,
             targets=parse_targets(config.targets, len(ids)),
@@ -136,8 +136,8 @@ class Study:
             seed=config.seed,
         )
         if config.skip_misclassified:
-            self.subjects = [subject for subject in self.subjects if subject.label in (None, subject.predicted)]
-            if not self.subjects:
+            self.examples = [example for example in self.examples if example.label in (None, example.predicted)]
+            if not self.examples:
                 raise InputError("all inputs are misclassified, and misclassified inputs are skipped: nothing is left")
 
     def open_store(self, folder: Path, *, fresh: bool = False, command: str | None = None) -> Store:
@@ -152,7 +152,7 @@ class Study:
             meta = {
                 "config": asdict(self.config), "used": self._used(), "versions": versions(), "command": command,
                 "class_names": None if self.class_names is None else list(self.class_names),
-                "inputs": len(self.subjects),
+                "inputs": len(self.examples),
                 "rules": {norm: asdict(rule.rule) for norm, rule in self.settings.items()},
             }  # fmt: skip
             return Store.create(folder, meta)
@@ -191,18 +191,18 @@ class Study:
     def missing(self, store: Store) -> Missing:
         """What is not stored yet."""
         covered = store.covered()
-        parts: dict[str, list[tuple[Subject, float]]] = {}
+        parts: dict[str, list[tuple[Example, float]]] = {}
         for norm, rule in self.settings.items():
             there = (
-                (subject, min(1.0, sum(map(len, covered.get((subject.input_id, norm), ()))) / rule.blocks))
-                for subject in self.subjects
+                (example, min(1.0, sum(map(len, covered.get((example.input_id, norm), ()))) / rule.blocks))
+                for example in self.examples
             )
-            parts[norm] = [(subject, 1.0 - share) for subject, share in there if share < 1.0]
+            parts[norm] = [(example, 1.0 - share) for example, share in there if share < 1.0]
         return Missing(covered, parts)
 
     def points(self, missing: Missing) -> int:
         """How many points are still to be drawn."""
-        dim = self.subjects[0].x.numel()
+        dim = self.examples[0].x.numel()
         return sum(
             round(sum(share for _, share in parts) * self.settings[norm].points(dim))
             for norm, parts in missing.parts.items()
@@ -215,9 +215,9 @@ class Study:
         found = {}
         for norm, parts in missing.parts.items():
             if parts:
-                subjects = [subject for subject, _ in parts]
+                examples = [example for example, _ in parts]
                 whole = estimate_for(
-                    self.classifier, subjects, self.settings[norm], chunk_size=chunk_size, workers=workers
+                    self.classifier, examples, self.settings[norm], chunk_size=chunk_size, workers=workers
                 )
                 share = sum(share for _, share in parts) / len(parts)
                 found[norm] = replace(
@@ -243,7 +243,7 @@ class Study:
         inside = isinstance(executor, InProcess)
         missing = self.missing(store)
         if any(missing.parts.values()):
-            ids = {subject.input_id: subject for parts in missing.parts.values() for subject, _ in parts}
+            ids = {example.input_id: example for parts in missing.parts.values() for example, _ in parts}
             store.append_pictures(self._pictures(store, ids))
             bench = self._bench(store, executor, chunk_size, workers, on_points if inside else None)
             costs = costs or self.costs(missing, chunk_size=chunk_size, workers=workers)
@@ -253,7 +253,7 @@ class Study:
             # An estimate is for all threads together; a worker elsewhere has one.
             each = {norm: cost.seconds / cost.inputs * (1 if inside else cost.workers) for norm, cost in costs.items()}
             shards = plan(
-                self.subjects, {norm: self.settings[norm] for norm in each}, missing.covered,
+                self.examples, {norm: self.settings[norm] for norm in each}, missing.covered,
                 chunk_sizes=bench.chunk_sizes, seconds_per_input=each, shard_seconds=shard_seconds,
                 affine=is_affine(self.classifier),
             )  # fmt: skip
@@ -275,11 +275,11 @@ class Study:
         workers: int | None,
         on_points: Callable[[int], None] | None,
     ) -> Bench:
-        threads = checked_workers(self.classifier, workers)
+        threads = checked_workers(self.classifier.device, workers)
         budget = Budget.parse(self.config.budget)
-        count = len(self.subjects) * len(self.settings)
+        count = len(self.examples) * len(self.settings)
         bench = Bench(
-            self.classifier, self.settings, self.subjects[:CHECKED_INPUTS],
+            self.classifier, self.settings, self.examples[:CHECKED_INPUTS],
             # Points that meet others in a matrix product get other last bits: a run keeps to its first chunk sizes.
             dict.fromkeys(self.settings, chunk_size) if chunk_size else dict(store.meta.get("chunk_sizes") or {}),
             threads, recipe=self.recipe, on_points=on_points,
@@ -294,15 +294,15 @@ class Study:
 
     def _points_of(self, shard: Shard) -> int:
         rule = self.settings[shard.norm]
-        whole = rule.points(self.subjects[0].x.numel())
+        whole = rule.points(self.examples[0].x.numel())
         return sum(whole if task.blocks is None else len(task.blocks) * rule.block_size for task in shard.tasks)
 
-    def _pictures(self, store: Store, subjects: dict[int, Subject]) -> dict[int, Picture]:
+    def _pictures(self, store: Store, examples: dict[int, Example]) -> dict[int, Picture]:
         stored = store.pictured()
         bounds = self.classifier.bounds
         made = {
-            i: thumbnail(subject.x.detach().cpu().float().numpy(), bounds)
-            for i, subject in subjects.items()
+            i: thumbnail(example.x.detach().cpu().float().numpy(), bounds)
+            for i, example in examples.items()
             if i not in stored
         }
         return {i: picture for i, picture in made.items() if picture is not None}

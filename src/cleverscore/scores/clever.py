@@ -85,14 +85,14 @@ def clever(
         budget=budget,
         penalty=penalty,
     )
-    subjects = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
-    total = len(subjects) * settings.points(subjects[0].x.numel())
+    examples = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
+    total = len(examples) * settings.points(examples[0].x.numel())
     bar = nullcontext(None) if progress is False else show_progress(total, settings.activity)
     with bar as on_points:
         found = dict(
-            gather(classifier, subjects, settings, chunk_size=chunk_size, workers=workers, on_points=on_points)
+            gather(classifier, examples, settings, chunk_size=chunk_size, workers=workers, on_points=on_points)
         )
-    scores = score_from([found[i] for i in range(len(subjects))], settings.rule)
+    scores = score_from([found[i] for i in range(len(examples))], settings.rule)
     _warn(scores)
     return scores
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cleverscore.estimators.sampling.chunk_size import footprint, resolved_chunk_size
-from cleverscore.estimators.sampling.row_space import is_affine
-from cleverscore.estimators.sampling.sampler import checked_workers, gather
+from cleverscore.estimators.sampling.sampler import gather
 from cleverscore.estimators.settings import Method, Settings
-from cleverscore.inputs.examples import Subject, prepare
+from cleverscore.inputs.examples import Example, prepare
 from cleverscore.inputs.targets import TargetsLike
 from cleverscore.models.classifier import Classifier
+from cleverscore.models.structure import is_affine
+from cleverscore.threads import checked_workers
 
 PROBE_SECONDS = 1.0  # the probe grows until it takes this long
 PROBED_TARGETS = 4
@@ -64,17 +65,17 @@ def duration(seconds: float) -> str:
 
 def estimate_for(
     classifier: Classifier,
-    subjects: Sequence[Subject],
+    examples: Sequence[Example],
     settings: Settings,
     *,
     chunk_size: int | None = None,
     workers: int | None = None,
 ) -> Estimate:
-    """Cost of scoring all subjects."""
-    workers = checked_workers(classifier, workers)
-    one = subjects[0]
+    """Cost of scoring all examples."""
+    workers = checked_workers(classifier.device, workers)
+    one = examples[0]
     chunk_size = resolved_chunk_size(classifier, one.x, chunk_size, workers=workers)
-    targets = sum(len(subject.targets) for subject in subjects)
+    targets = sum(len(example.targets) for example in examples)
     per_input = 2 if is_affine(classifier) else settings.points(one.x.numel())
     if settings.sharp:  # climbs share no forward pass between targets, and are counted in gradients
         one = replace(one, targets=one.targets[:1], margins=one.margins[:1])
@@ -84,11 +85,11 @@ def estimate_for(
     return Estimate(
         seconds=cost * per_input * targets / len(one.targets),
         gradients=per_input * targets,
-        points=per_input * (targets if settings.sharp else len(subjects)),
+        points=per_input * (targets if settings.sharp else len(examples)),
         memory=int(workers * chunk_size * need.total * (1 + BACKWARD_SHARE)),
         chunk_size=chunk_size,
         workers=workers,
-        inputs=len(subjects),
+        inputs=len(examples),
     )
 
 
@@ -103,16 +104,16 @@ def total(parts: Sequence[Estimate]) -> Estimate:
 
 
 def _seconds_per_point(
-    classifier: Classifier, subject: Subject, settings: Settings, chunk_size: int, workers: int
+    classifier: Classifier, example: Example, settings: Settings, chunk_size: int, workers: int
 ) -> float:
     """Time of a point with all its targets; for many targets it follows from one and a few."""
-    count = len(subject.targets)
+    count = len(example.targets)
     if count <= PROBED_TARGETS:
-        return _measured(classifier, subject, settings, chunk_size, workers)
+        return _measured(classifier, example, settings, chunk_size, workers)
     one, few = (
         _measured(
             classifier,
-            replace(subject, targets=subject.targets[:number], margins=subject.margins[:number]),
+            replace(example, targets=example.targets[:number], margins=example.margins[:number]),
             settings,
             chunk_size,
             workers,
@@ -124,20 +125,20 @@ def _seconds_per_point(
     return few + (count - PROBED_TARGETS) * each
 
 
-def _measured(classifier: Classifier, subject: Subject, settings: Settings, chunk_size: int, workers: int) -> float:
+def _measured(classifier: Classifier, example: Example, settings: Settings, chunk_size: int, workers: int) -> float:
     """Seconds per point, from fixed sampling of a growing number of points."""
     size = min(settings.block_size, chunk_size)
     blocks = math.ceil(workers * chunk_size / size)
     # An ascent is charged in gradients too, so sampling tells its speed.
     method: str | Method = "paper" if settings.sharp else settings.method
     plain = replace(settings, method=method, block_size=size, tolerance=None, budget=None)
-    total = settings.points(subject.x.numel())
+    total = settings.points(example.x.numel())
     # The first points pay for threads, memory and kernels that later ones find ready.
     cold = True
     while True:
         probe = replace(plain, blocks=blocks)
         began = time.perf_counter()
-        flow = gather(classifier, [subject], probe, chunk_size=chunk_size, workers=workers)
+        flow = gather(classifier, [example], probe, chunk_size=chunk_size, workers=workers)
         busy = sum(evidence.seconds for _, evidence in flow)
         if busy >= PROBE_SECONDS:  # a large network: its check of faster forms is no part of the cost of a point
             return busy / (blocks * size)
@@ -169,5 +170,5 @@ def estimate(
     10000
     """
     settings = Settings(p=p, targets=targets, blocks=blocks, block_size=block_size, method=method)  # type: ignore[arg-type]
-    subjects = prepare(classifier, images, targets=targets)
-    return estimate_for(classifier, subjects, settings, chunk_size=chunk_size, workers=workers)
+    examples = prepare(classifier, images, targets=targets)
+    return estimate_for(classifier, examples, settings, chunk_size=chunk_size, workers=workers)

@@ -101,14 +101,14 @@ def decide(
         raise SettingError(
             f"at_least={at_least}: no score is larger than the radius, {settings.radius:g}; use a larger radius"
         )
-    subjects = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
-    full = sum(len(subject.targets) for subject in subjects) * blocks * block_size
-    misclassified = tuple(s.input_id for s in subjects if s.label not in (None, s.predicted))
+    examples = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
+    full = sum(len(example.targets) for example in examples) * blocks * block_size
+    misclassified = tuple(s.input_id for s in examples if s.label not in (None, s.predicted))
     account = Budget()  # knows also what was spent on inputs that were not finished when another failed
     rows: list[Score] = []
     heads: list[Score] = []
     if not misclassified:
-        flow = gather(classifier, subjects, settings, chunk_size=chunk_size, workers=workers, account=account)
+        flow = gather(classifier, examples, settings, chunk_size=chunk_size, workers=workers, account=account)
         for _position, item in flow:
             scores = score_from([item], settings.rule)
             rows += scores.rows

@@ -13,12 +13,13 @@ import numpy.typing as npt
 
 from cleverscore import tails
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
+from cleverscore.estimators.measurements import Measurements
+from cleverscore.estimators.score_rule import ScoreRule
 from cleverscore.estimators.stop_reason import is_lost
 from cleverscore.inputs.targets import takes_smallest
 from cleverscore.norms import norm_name
 from cleverscore.scores.tables import below_the_table, scores_table
 from cleverscore.tails import FitOutcome, TailFit
-from cleverscore.tails.weibull import ESTIMATOR
 
 if TYPE_CHECKING:
     import pandas
@@ -63,45 +64,6 @@ COLUMNS = [
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """All that was measured for one input and one norm; scores are derived from it.
-
-    maxima      one array of block maxima per target; under adaptive sampling they differ in length, and targets that
-                were only scouted have blocks of one point.
-    stopped     per target, why no more blocks were drawn.
-    profiles    per target, what a search across shells found; then there are no blocks.
-    slopes      per target, the gradient norm at the input, where the maxima are of curvatures (second-order scores).
-    counts      per target, how many maxima there are; given where the maxima themselves were left on disk.
-    gradients   per target, how many were computed for the maxima; default: one at each point of each block.
-    """
-
-    input_id: int
-    label: int | None
-    predicted: int
-    targets: tuple[int, ...]
-    margins: tuple[float, ...]
-    maxima: tuple[Array, ...]
-    block_sizes: tuple[int, ...]
-    seconds: float
-    stopped: tuple[str, ...]
-    profiles: tuple[RadialProfile, ...] = ()
-    slopes: tuple[float, ...] = ()
-    counts: tuple[int, ...] = ()
-    gradients: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.counts:
-            object.__setattr__(self, "counts", tuple(len(row) for row in self.maxima))
-        if not self.gradients:
-            object.__setattr__(self, "gradients", self.points)
-
-    @property
-    def points(self) -> tuple[int, ...]:
-        """Per target, at how many points of the ball its maxima are."""
-        return tuple(count * size for count, size in zip(self.counts, self.block_sizes, strict=True))
-
-
-@dataclass(frozen=True)
 class Tail:
     """What the maxima of one target say: the fit, the ends of the end-point's interval, and the K-S test."""
 
@@ -110,35 +72,6 @@ class Tail:
     end_high: float
     ks_statistic: float
     ks_pvalue: float
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How maxima become scores: the norm, the radius and the estimator.
-
-    cap     whether the radius bounds the score, as Algorithm 1 says.
-    tail    a tail model of the user instead of the reverse Weibull law.
-    """
-
-    p: float
-    radius: float
-    method: str
-    target_kind: str
-    penalty: float
-    cap: bool = True
-    level: float = 0.95
-    looks: int = 1
-    tail: tails.TailModel | None = None
-
-    @property
-    def estimator(self) -> str:
-        """The name under which fitted tails are kept: they are the same wherever it is."""
-        return f"{ESTIMATOR}, penalty {self.penalty:g}, level {self.level:g}, {self.looks} looks"
-
-    @property
-    def limit(self) -> float:
-        """The largest score there can be."""
-        return self.radius if self.cap else math.inf
 
 
 @dataclass(frozen=True)
@@ -213,7 +146,7 @@ class Score:
         return dict(zip(COLUMNS, self.cells(), strict=True))
 
 
-def fit_tails(evidence: Sequence[Evidence], rule: Rule) -> list[list[Tail]]:
+def fit_tails(evidence: Sequence[Measurements], rule: ScoreRule) -> list[list[Tail]]:
     """Fit every (input, target) in batches of equal blocks; nothing for inputs with profiles."""
     alike: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for i, item in enumerate(evidence):
@@ -234,7 +167,9 @@ def fit_tails(evidence: Sequence[Evidence], rule: Rule) -> list[list[Tail]]:
     return [[found[i, t] for t in range(0 if item.profiles else len(item.targets))] for i, item in enumerate(evidence)]
 
 
-def score_from(evidence: Sequence[Evidence], rule: Rule, known: Sequence[Sequence[Tail]] | None = None) -> Scores:
+def score_from(
+    evidence: Sequence[Measurements], rule: ScoreRule, known: Sequence[Sequence[Tail]] | None = None
+) -> Scores:
     """Derive all scores; `known` holds the tails of the evidence where they were fitted before.
 
     An untargeted rule adds a row per input: the smallest score over its targets (Algorithm 2).
@@ -257,7 +192,7 @@ def score_from(evidence: Sequence[Evidence], rule: Rule, known: Sequence[Sequenc
     return Scores(tuple(rows), tuple(heads))
 
 
-def _score(item: Evidence, t: int, rule: Rule, kind: str, tail: Tail) -> Score:
+def _score(item: Measurements, t: int, rule: ScoreRule, kind: str, tail: Tail) -> Score:
     margin, fit = item.margins[t], tail.fit
     limit = rule.limit
     if fit.outcome is FitOutcome.NOT_FINITE:
@@ -315,7 +250,7 @@ def changed(head: Score, **fields: Any) -> Score:
     return made(Score, **{**head.__dict__, **fields})
 
 
-def _sharp_score(item: Evidence, t: int, rule: Rule, kind: str) -> Score:
+def _sharp_score(item: Measurements, t: int, rule: ScoreRule, kind: str) -> Score:
     """The radius at which the falls across shells add up to the margin."""
     profile, margin = item.profiles[t], item.margins[t]
     outcome = FitOutcome(profile.outcome)
@@ -336,20 +271,6 @@ def _sharp_score(item: Evidence, t: int, rule: Rule, kind: str) -> Score:
         seconds=item.seconds * profile.gradients / max(1, total), stopped=item.stopped[t], maxima=item.maxima[t],
         profile=profile,
     )  # fmt: skip
-
-
-def capped_ratio(margins: Array | float, constants: Array | float, limit: float) -> Array:
-    """min(margin / constant, limit); with a constant of 0 nothing in the ball changes the margin.
-
-    >>> capped_ratio(np.array([1.0, 1.0, 0.0]), np.array([4.0, 0.0, 4.0]), 5.0)
-    array([0.25, 5.  , 0.  ])
-    """
-    margins, constants = np.asarray(margins, np.float64), np.asarray(constants, np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.where(constants > 0.0, margins / constants, np.inf)
-    ratios = np.where(np.isnan(constants), np.nan, np.minimum(ratios, limit))
-    scores: Array = np.where(margins <= 0.0, 0.0, ratios)
-    return scores
 
 
 def _one_capped_ratio(margin: float, constant: float, limit: float) -> float:

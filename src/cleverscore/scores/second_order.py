@@ -17,19 +17,21 @@ from typing import Any
 import torch
 
 from cleverscore.errors import ModelError, SettingError
+from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.sampling.block_maxima import Request, sample
 from cleverscore.estimators.sampling.chunk_size import resolved_chunk_size
-from cleverscore.estimators.sampling.sampler import checked_workers
+from cleverscore.estimators.score_rule import ScoreRule
 from cleverscore.estimators.settings import Settings
 from cleverscore.estimators.stop_reason import ALL_BLOCKS
 from cleverscore.inputs.balls import LpBall
-from cleverscore.inputs.examples import Subject, prepare
+from cleverscore.inputs.examples import Example, prepare
 from cleverscore.inputs.targets import TargetsLike
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import Moves
 from cleverscore.models.margin_gradients import CUT_OFF, margin_gradient_norms
 from cleverscore.randomness import philox
-from cleverscore.scores.score import Rule, Scores, score_from
+from cleverscore.scores.score import Scores, score_from
+from cleverscore.threads import checked_workers
 
 METHOD = "second-order"
 STEPS = 40  # Lanczos steps at most; smooth networks need 5 to 20
@@ -75,34 +77,34 @@ def second_order_clever(
         p=2.0, targets=targets, radius=radius, blocks=blocks, block_size=block_size, seed=seed, region=region,
         level=level,
     )  # fmt: skip
-    workers = checked_workers(classifier, workers)
-    subjects = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
-    _require_smooth(classifier, subjects[0], settings.ball, seed)
+    workers = checked_workers(classifier.device, workers)
+    examples = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
+    _require_smooth(classifier, examples[0], settings.ball, seed)
     if chunk_size is None:
-        chunk_size = max(1, resolved_chunk_size(classifier, subjects[0].x, None, workers=workers) // GRAPHS)
-    chunk_size = resolved_chunk_size(classifier, subjects[0].x, chunk_size, workers=workers)
+        chunk_size = max(1, resolved_chunk_size(classifier, examples[0].x, None, workers=workers) // GRAPHS)
+    chunk_size = resolved_chunk_size(classifier, examples[0].x, chunk_size, workers=workers)
     requests = [
         Request(s.x, s.input_id, s.predicted, s.targets, settings.ball, range(blocks), block_size, seed)
-        for s in subjects
+        for s in examples
     ]
     found = dict(sample(classifier, requests, chunk_size=chunk_size, workers=workers, measure=largest_curvatures))
     evidence = []
-    for position, subject in enumerate(subjects):
+    for position, example in enumerate(examples):
         began = time.perf_counter()
         slopes = margin_gradient_norms(
-            classifier, subject.x[None], predicted=subject.predicted, targets=subject.targets, q=2.0,
-            moves=settings.ball.moves(subject.x, classifier.bounds),
+            classifier, example.x[None], predicted=example.predicted, targets=example.targets, q=2.0,
+            moves=settings.ball.moves(example.x, classifier.bounds),
         )  # fmt: skip
         maxima = found[position]
-        count = len(subject.targets)
+        count = len(example.targets)
         evidence.append(
-            subject.evidence(
-                maxima.values, (block_size,) * count, maxima.seconds + time.perf_counter() - began,
+            Measurements.of(
+                example, maxima.values, (block_size,) * count, maxima.seconds + time.perf_counter() - began,
                 (ALL_BLOCKS,) * count, slopes=tuple(slopes[0].double().tolist()),
             )
         )  # fmt: skip
     base = settings.rule
-    return score_from(evidence, Rule(2.0, radius, METHOD, base.target_kind, base.penalty, level=level))
+    return score_from(evidence, ScoreRule(2.0, radius, METHOD, base.target_kind, base.penalty, level=level))
 
 
 def largest_curvatures(
@@ -199,21 +201,21 @@ def _lanczos(gradient: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
     return value
 
 
-def _require_smooth(classifier: Classifier, subject: Subject, ball: LpBall, seed: int) -> None:
+def _require_smooth(classifier: Classifier, example: Example, ball: LpBall, seed: int) -> None:
     """Refuse networks whose gradient changes by kinks, which no Hessian sees.
 
     Along a segment the gradient's change is the integral of Hessian times direction; a kink is missing from it.
     """
     end = ball.points(
-        subject.x, count=1, seed=seed, input_id=subject.input_id, block=0, tile=0, bounds=classifier.bounds
+        example.x, count=1, seed=seed, input_id=example.input_id, block=0, tile=0, bounds=classifier.bounds
     )
     shares = (torch.arange(SEGMENT, device=end.device, dtype=end.dtype) + 0.5) / SEGMENT
-    shares = torch.cat([torch.tensor([0.0, 1.0]).to(shares), shares]).reshape(-1, *[1] * subject.x.ndim)
-    way = end - subject.x
-    points = (subject.x + shares * way).detach().requires_grad_(True)
+    shares = torch.cat([torch.tensor([0.0, 1.0]).to(shares), shares]).reshape(-1, *[1] * example.x.ndim)
+    way = end - example.x
+    points = (example.x + shares * way).detach().requires_grad_(True)
     with torch.enable_grad():
         logits = classifier.logits(points)
-    gradient = _gradient(logits, points, subject.predicted, subject.targets[0])
+    gradient = _gradient(logits, points, example.predicted, example.targets[0])
     product = _hessian_product(gradient, points, way.flatten(1).expand(len(points), -1))
     flat = gradient.detach().flatten(1)
     change = flat[1] - flat[0]

@@ -17,18 +17,18 @@ import numpy.typing as npt
 import torch
 
 from cleverscore.errors import SettingError
-from cleverscore.estimators.sampling.block_maxima import pool
+from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.sampling.chunk_size import resolved_chunk_size
-from cleverscore.estimators.sampling.sampler import checked_workers
 from cleverscore.estimators.settings import Settings
 from cleverscore.estimators.stop_reason import ALL_BLOCKS
 from cleverscore.inputs.balls import LpBall, tile_points
-from cleverscore.inputs.examples import Subject, prepare
+from cleverscore.inputs.examples import Example, prepare
 from cleverscore.inputs.targets import TargetsLike
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.margin_gradients import dual_norms
 from cleverscore.models.optimize import CHECKED_INPUTS, tuned
-from cleverscore.scores.score import Evidence, Scores, score_from
+from cleverscore.scores.score import Scores, score_from
+from cleverscore.threads import checked_workers, pool
 
 Array = npt.NDArray[np.float64]
 
@@ -71,32 +71,34 @@ def slope_scores(
     )
     if settings.block_size < 2:
         raise SettingError(f"block_size={block_size}: a slope needs two points; give at least 2")
-    workers = checked_workers(classifier, workers)
-    subjects = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
-    faster = tuned(classifier, torch.stack([subject.x for subject in subjects[:CHECKED_INPUTS]]))
-    chunk_size = resolved_chunk_size(faster, subjects[0].x, chunk_size, workers=workers)
-    evidence = [_evidence(faster, subject, settings, chunk_size, workers) for subject in subjects]
+    workers = checked_workers(classifier.device, workers)
+    examples = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
+    faster = tuned(classifier, torch.stack([example.x for example in examples[:CHECKED_INPUTS]]))
+    chunk_size = resolved_chunk_size(faster, examples[0].x, chunk_size, workers=workers)
+    evidence = [_evidence(faster, example, settings, chunk_size, workers) for example in examples]
     return score_from(evidence, replace(settings.rule, method="slope"))
 
 
-def _evidence(classifier: Classifier, subject: Subject, settings: Settings, chunk_size: int, workers: int) -> Evidence:
+def _evidence(
+    classifier: Classifier, example: Example, settings: Settings, chunk_size: int, workers: int
+) -> Measurements:
     began = time.perf_counter()
     with pool(workers) as executor:
         columns = executor.map(
-            lambda block: _largest_slopes(classifier, subject, settings, block, chunk_size), range(settings.blocks)
+            lambda block: _largest_slopes(classifier, example, settings, block, chunk_size), range(settings.blocks)
         )
         maxima = np.stack(list(columns), 1)
-    count = len(subject.targets)
+    count = len(example.targets)
     seconds = time.perf_counter() - began
-    return subject.evidence(maxima, (settings.block_size,) * count, seconds, (ALL_BLOCKS,) * count)
+    return Measurements.of(example, maxima, (settings.block_size,) * count, seconds, (ALL_BLOCKS,) * count)
 
 
-def _largest_slopes(classifier: Classifier, subject: Subject, settings: Settings, block: int, chunk_size: int) -> Array:
+def _largest_slopes(classifier: Classifier, example: Example, settings: Settings, block: int, chunk_size: int) -> Array:
     """The largest slope of a block for each target: (targets,)."""
-    largest: Array = np.full(len(subject.targets), -np.inf)
-    for points in _pairs(classifier, subject, settings, block, max(2, chunk_size)):
+    largest: Array = np.full(len(example.targets), -np.inf)
+    for points in _pairs(classifier, example, settings, block, max(2, chunk_size)):
         slopes = pair_slopes(
-            classifier, points, predicted=subject.predicted, targets=subject.targets, p=settings.ball.p
+            classifier, points, predicted=example.predicted, targets=example.targets, p=settings.ball.p
         )
         # np.maximum keeps NaN, so that a broken output is never hidden.
         largest = np.maximum(largest, slopes.amax(0).cpu().numpy())
@@ -118,19 +120,19 @@ def pair_slopes(
 
 
 def _pairs(
-    classifier: Classifier, subject: Subject, settings: Settings, block: int, chunk_size: int
+    classifier: Classifier, example: Example, settings: Settings, block: int, chunk_size: int
 ) -> Iterator[torch.Tensor]:
     """A block's points in order, an even number at a time; an odd last point has no partner."""
     ball: LpBall = settings.ball
-    size = tile_points(subject.x.numel())
-    waiting = subject.x.new_empty(0, *subject.x.shape)
+    size = tile_points(example.x.numel())
+    waiting = example.x.new_empty(0, *example.x.shape)
     for tile, start in enumerate(range(0, settings.block_size, size)):
         count = min(size, settings.block_size - start)
         drawn = ball.points(
-            subject.x,
+            example.x,
             count=count,
             seed=settings.seed,
-            input_id=subject.input_id,
+            input_id=example.input_id,
             block=block,
             tile=tile,
             bounds=classifier.bounds,

@@ -34,17 +34,16 @@ from cleverscore.estimators.ascent.margin_rows import ANY, MarginRows
 from cleverscore.estimators.ascent.projected_ascent import ShellAscent
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
 from cleverscore.estimators.budget import Budget
-from cleverscore.estimators.sampling.block_maxima import pool
 from cleverscore.estimators.stop_reason import ALL_STARTS, BUDGET, EXACT, LOST, SETTLED
 from cleverscore.inputs.balls import LpBall
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import box_of
 from cleverscore.models.margin_gradients import dual_norms, margin_gradient_norms
-from cleverscore.runs.allocator import kept_pages
 from cleverscore.tails import FitOutcome
+from cleverscore.threads import pool
 
 if TYPE_CHECKING:
-    from cleverscore.inputs.examples import Subject
+    from cleverscore.inputs.examples import Example
 
 # Where shells end, as shares of the radius. More of them leave more between score and distance, by amounts that differ
 # from input to input, and cost more. The outer one is thin, because networks that are flat at their data fall near the
@@ -100,7 +99,7 @@ class ProfileSearch:
 
     def __init__(
         self,
-        example: Subject,
+        example: Example,
         rows: MarginRows,
         *,
         ball: LpBall,
@@ -271,7 +270,7 @@ def _low(value: float, upper: float, settled: bool) -> float:
 
 def searches(
     classifier: Classifier,
-    examples: Sequence[Subject],
+    examples: Sequence[Example],
     *,
     ball: LpBall,
     seed: int,
@@ -300,7 +299,7 @@ def searches(
         found.run()
         return found
 
-    with kept_pages(), pool(workers) as executor:
+    with pool(workers) as executor:
         for first in range(0, len(examples), together):
             group = range(first, min(first + together, len(examples)))
             share = budget.share(len(group), len(examples) - first)

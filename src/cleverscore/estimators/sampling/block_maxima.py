@@ -7,11 +7,9 @@ were computed, since points depend on (seed, input id, norm, block) alone.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
@@ -24,7 +22,7 @@ from cleverscore.errors import SettingError
 from cleverscore.inputs.balls import LpBall, tile_points
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.margin_gradients import margin_gradient_norms
-from cleverscore.runs.allocator import kept_pages
+from cleverscore.threads import pool
 
 Array = npt.NDArray[np.float64]
 # What is measured at points (n, *input_shape): classifier, points, predicted=, targets=, q=, moves= -> (n, targets).
@@ -212,37 +210,6 @@ class _Pending:
         return BlockMaxima(self.values, request.targets, request.block_size, request.blocks.start, self.seconds)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One intra-operation thread; what was set before is restored."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def pool(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads with one intra-operation thread each; what was set before is restored."""
-    before = torch.get_num_threads()
-    executor = ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1))
-    try:
-        yield executor
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
-        torch.set_num_threads(before)
-
-
-def default_workers(classifier: Classifier) -> int:
-    """One thread per usable core on a CPU, one in all on an accelerator."""
-    if classifier.device.type != "cpu":
-        return 1
-    affinity = getattr(os, "sched_getaffinity", None)
-    return max(1, len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
-
-
 def sample(
     classifier: Classifier,
     requests: Sequence[Request],
@@ -258,7 +225,7 @@ def sample(
     """
     pending = [_Pending(request) for request in requests]
     flow = _flow(requests, chunk_size)
-    with kept_pages(), pool(workers) as executor:
+    with pool(workers) as executor:
         running: dict[Future[_Found], tuple[int, list[_Piece]]] = {}
         done: SimpleQueue[Future[_Found]] = SimpleQueue()  # half the price of wait()
         while True:

@@ -1,6 +1,4 @@
-"""Exact shortcuts for networks that begin with a matrix: the same law of gradient norms from smaller inputs.
-
-Affine networks. The gradient is the same everywhere, so one point tells the maximum.
+"""Sampling in the row space of the first layer: the same law of gradient norms from smaller inputs.
 
 First layer of h < d units, p = 2. With W^T = Q S (Q has orthonormal columns), the network depends on x only through
 z = Q^T x, and ||W^T v||_2 = ||S v||_2. So the network on z, with S^T for its first matrix, has gradients of the same l2
@@ -18,44 +16,12 @@ import torch
 from torch import nn
 
 from cleverscore.inputs.balls import SECOND_STREAM, Draw, LpBall
-from cleverscore.inputs.examples import Subject
+from cleverscore.inputs.examples import Example
 from cleverscore.models.classifier import Classifier
+from cleverscore.models.structure import SHAPE_LAYERS, layers_in_order
 
 # Below this share of the dimension the smaller matrix wins more than the decomposition and the extra copy cost.
 WORTHWHILE = 0.75
-_SHAPES = (nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-_AFFINE = (
-    *_SHAPES,
-    nn.Linear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.AvgPool1d,
-    nn.AvgPool2d,
-    nn.AvgPool3d,
-    nn.AdaptiveAvgPool1d,
-    nn.AdaptiveAvgPool2d,
-    nn.AdaptiveAvgPool3d,
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-)
-
-
-def layers_in_order(module: nn.Module) -> list[nn.Module] | None:
-    """The layers of nested `Sequential`s, first to last; None where a module has a forward pass of its own."""
-    if type(module) is nn.Sequential:
-        parts = [layers_in_order(child) for child in module]
-        return None if any(part is None for part in parts) else [layer for part in parts for layer in part or ()]
-    return [module] if not list(module.children()) else None
-
-
-def is_affine(classifier: Classifier) -> bool:
-    """Whether logits are affine in the input, as far as layer types tell."""
-    layers = layers_in_order(classifier.module)
-    if layers is None or classifier.outputs != "logits" or not layers or classifier.transform is not None:
-        return False
-    return all(type(layer) in _AFFINE and getattr(layer, "track_running_stats", True) for layer in layers)
 
 
 @dataclass(frozen=True)
@@ -76,17 +42,17 @@ class ProjectedBall(LpBall):
 
 @dataclass(frozen=True)
 class Reduced:
-    """A classifier and a ball in the row space of the first layer, or as they were; `move` brings subjects there."""
+    """A classifier and a ball in the row space of the first layer, or as they were; `move` brings examples there."""
 
     classifier: Classifier
     ball: LpBall
     basis: torch.Tensor | None = None
 
-    def move(self, subject: Subject) -> Subject:
-        """The subject with its input in the coordinates of the classifier."""
+    def move(self, example: Example) -> Example:
+        """The example with its input in the coordinates of the classifier."""
         if self.basis is None:
-            return subject
-        return replace(subject, x=(subject.x.flatten().double() @ self.basis).to(subject.x.dtype))
+            return example
+        return replace(example, x=(example.x.flatten().double() @ self.basis).to(example.x.dtype))
 
 
 def reduced(classifier: Classifier, shape: torch.Size, ball: LpBall) -> Reduced:
@@ -97,7 +63,7 @@ def reduced(classifier: Classifier, shape: torch.Size, ball: LpBall) -> Reduced:
     if classifier.transform is not None:  # it acts on inputs, not on their projections
         return same
     layers = layers_in_order(classifier.module)
-    rest = list(dropwhile(lambda layer: type(layer) in _SHAPES, layers or ()))
+    rest = list(dropwhile(lambda layer: type(layer) in SHAPE_LAYERS, layers or ()))
     dim = shape.numel()
     if not rest or type(rest[0]) is not nn.Linear:
         return same

@@ -1,4 +1,4 @@
-"""From subjects to evidence: all blocks for all targets, or rounds in which targets race and budgets end."""
+"""From examples to evidence: all blocks for all targets, or rounds in which targets race and budgets end."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cleverscore.errors import SettingError
 from cleverscore.estimators.ascent.profile_search import searches
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
 from cleverscore.estimators.budget import Budget
-from cleverscore.estimators.sampling.block_maxima import BlockMaxima, Request, default_workers, one_thread, sample
+from cleverscore.estimators.measurements import Measurements
+from cleverscore.estimators.sampling.block_maxima import BlockMaxima, Request, sample
 from cleverscore.estimators.sampling.chunk_size import resolved_chunk_size
 from cleverscore.estimators.sampling.many_classes import sketched_norms
-from cleverscore.estimators.sampling.row_space import Reduced, is_affine, reduced
+from cleverscore.estimators.sampling.row_space import Reduced, reduced
 from cleverscore.estimators.sampling.target_elimination import SKETCHED_DIRECTIONS, SKETCHED_POINTS, Race
 from cleverscore.estimators.settings import Settings
 from cleverscore.estimators.stop_reason import ALL_BLOCKS, BUDGET, EXACT
 from cleverscore.inputs.balls import LpBall
-from cleverscore.inputs.examples import Subject
+from cleverscore.inputs.examples import Example
 from cleverscore.inputs.targets import takes_smallest, target_kind
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import box_of
 from cleverscore.models.margin_gradients import margin_gradient_norms
 from cleverscore.models.optimize import CHECKED_INPUTS, tuned
-from cleverscore.scores.score import Evidence
+from cleverscore.models.structure import is_affine
 from cleverscore.tails import FitOutcome
-from cleverscore.validation import is_whole
+from cleverscore.threads import checked_workers, one_thread
 
 Array = npt.NDArray[np.float64]
 
@@ -42,22 +42,22 @@ LEAST_BLOCKS = 10  # a tail fit needs them; a budget that runs out earlier is ex
 
 def gather(
     classifier: Classifier,
-    subjects: Sequence[Subject],
+    examples: Sequence[Example],
     settings: Settings,
     *,
     chunk_size: int | None = None,
     workers: int | None = None,
     on_points: Callable[[int], None] | None = None,
     account: Budget | None = None,
-) -> Iterator[tuple[int, Evidence]]:
-    """Draw the blocks of all subjects and yield (position, evidence) as each input is complete.
+) -> Iterator[tuple[int, Measurements]]:
+    """Draw the blocks of all examples and yield (position, evidence) as each input is complete.
 
     account     what adaptive sampling pays from; default: the budget of the settings.
     """
     ready = Gatherer.make(
-        classifier, subjects[:CHECKED_INPUTS], settings, chunk_size=chunk_size, workers=workers, on_points=on_points
+        classifier, examples[:CHECKED_INPUTS], settings, chunk_size=chunk_size, workers=workers, on_points=on_points
     )
-    yield from ready.gather(subjects, account=account)
+    yield from ready.gather(examples, account=account)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Gatherer:
     def make(
         cls,
         classifier: Classifier,
-        examples: Sequence[Subject],
+        examples: Sequence[Example],
         settings: Settings,
         *,
         chunk_size: int | None = None,
@@ -87,50 +87,52 @@ class Gatherer:
         on_points: Callable[[int], None] | None = None,
     ) -> Gatherer:
         """Prepare for inputs like the examples, on which faster forms of the network are checked."""
-        workers = checked_workers(classifier, workers)
+        workers = checked_workers(classifier.device, workers)
         box_of(settings.region, classifier.bounds)  # refuses a box that is not there before anything is computed
         if is_affine(classifier) and not (settings.sharp and settings.region == "box"):
             whole = Reduced(classifier, settings.ball)
             return cls(classifier, settings, True, whole, chunk_size or 1, workers, on_points)
         with one_thread():  # a decomposition on several threads is not the same to the last bit on another machine
             smaller = reduced(classifier, examples[0].x.shape, settings.ball)
-            moved = [smaller.move(subject) for subject in examples[:CHECKED_INPUTS]]
-        faster = tuned(smaller.classifier, torch.stack([subject.x for subject in moved]))
+            moved = [smaller.move(example) for example in examples[:CHECKED_INPUTS]]
+        faster = tuned(smaller.classifier, torch.stack([example.x for example in moved]))
         resolved = resolved_chunk_size(faster, moved[0].x, chunk_size, workers=workers)
         return cls(classifier, settings, False, replace(smaller, classifier=faster), resolved, workers, on_points)
 
-    def gather(self, subjects: Sequence[Subject], *, account: Budget | None = None) -> Iterator[tuple[int, Evidence]]:
-        """All evidence of the subjects: (position, evidence) as each is complete."""
+    def gather(
+        self, examples: Sequence[Example], *, account: Budget | None = None
+    ) -> Iterator[tuple[int, Measurements]]:
+        """All evidence of the examples: (position, evidence) as each is complete."""
         if self.affine:
-            yield from _affine(self.classifier, subjects, self.settings)
+            yield from _affine(self.classifier, examples, self.settings)
             return
         budget = account or Budget.parse(self.settings.budget)
-        moved = self._moved(subjects)
+        moved = self._moved(examples)
         if self.settings.sharp:
             yield from self._sharp(moved, budget)
             return
         plan = self._plan(moved)
         yield from plan.race(budget) if self.settings.adaptive else plan.all_blocks()
 
-    def blocks(self, tasks: Sequence[tuple[Subject, range]]) -> Iterator[tuple[int, BlockMaxima]]:
-        """Some blocks of each subject for all its targets: (position, maxima) as each task is complete."""
-        plan = self._plan(self._moved([subject for subject, _ in tasks]))
+    def blocks(self, tasks: Sequence[tuple[Example, range]]) -> Iterator[tuple[int, BlockMaxima]]:
+        """Some blocks of each example for all its targets: (position, maxima) as each task is complete."""
+        plan = self._plan(self._moved([example for example, _ in tasks]))
         size = self.settings.block_size
-        requests = [plan.request(i, subject.targets, blocks, size) for i, (subject, blocks) in enumerate(tasks)]
+        requests = [plan.request(i, example.targets, blocks, size) for i, (example, blocks) in enumerate(tasks)]
         yield from plan.draw(requests)
 
-    def _moved(self, subjects: Sequence[Subject]) -> list[Subject]:
+    def _moved(self, examples: Sequence[Example]) -> list[Example]:
         with one_thread():
-            return [self.reduced.move(subject) for subject in subjects]
+            return [self.reduced.move(example) for example in examples]
 
-    def _plan(self, moved: Sequence[Subject]) -> _Plan:
+    def _plan(self, moved: Sequence[Example]) -> _Plan:
         small = self.reduced
         draw = partial(
             sample, small.classifier, chunk_size=self.chunk_size, workers=self.workers, on_points=self.on_points
         )
         return _Plan(small.classifier, moved, small.ball, self.settings, self.chunk_size, draw)
 
-    def _sharp(self, moved: Sequence[Subject], budget: Budget) -> Iterator[tuple[int, Evidence]]:
+    def _sharp(self, moved: Sequence[Example], budget: Budget) -> Iterator[tuple[int, Measurements]]:
         """Radial profiles by descents and ascents."""
         # The projection of an l2 ball onto a subspace is an l2 ball.
         ball = LpBall(self.reduced.ball.p, self.reduced.ball.radius, self.reduced.ball.region)
@@ -143,44 +145,37 @@ class Gatherer:
             yield i, _searched(moved[i], search.profiles(), search.seconds, search.stopped)
 
 
-def checked_workers(classifier: Classifier, workers: int | None) -> int:
-    """The number of threads that a user gave, or one per core."""
-    if workers is None:
-        return default_workers(classifier)
-    if not is_whole(workers) or workers < 1:
-        raise SettingError(f"workers={workers!r}: give a whole number of threads, at least 1")
-    return int(workers)
-
-
-def _affine(classifier: Classifier, subjects: Sequence[Subject], settings: Settings) -> Iterator[tuple[int, Evidence]]:
+def _affine(
+    classifier: Classifier, examples: Sequence[Example], settings: Settings
+) -> Iterator[tuple[int, Measurements]]:
     """The gradient is the same everywhere: the input and one more point tell it, and the larger norm counts twice.
 
     In the box, margin / (masked norm) is a lower bound of the distance, not always the distance itself: a move may end
     at a face before it is that long.
     """
     ball = settings.ball
-    for position, subject in enumerate(subjects):
+    for position, example in enumerate(examples):
         began = time.perf_counter()
         norms = margin_gradient_norms(
             classifier,
-            torch.stack([subject.x, subject.x + ball.radius]),
-            predicted=subject.predicted,
-            targets=subject.targets,
+            torch.stack([example.x, example.x + ball.radius]),
+            predicted=example.predicted,
+            targets=example.targets,
             q=ball.q,
-            moves=ball.moves(subject.x, classifier.bounds),
+            moves=ball.moves(example.x, classifier.bounds),
         )
         largest = norms.amax(0).double().cpu().numpy()
-        count = len(subject.targets)
+        count = len(example.targets)
         stopped = (EXACT,) * count
         if settings.sharp:
             profiles = tuple(
                 _flat_profile(float(norm), margin, ball.radius)
-                for norm, margin in zip(largest, subject.margins, strict=True)
+                for norm, margin in zip(largest, example.margins, strict=True)
             )
-            yield position, _searched(subject, profiles, time.perf_counter() - began, stopped)
+            yield position, _searched(example, profiles, time.perf_counter() - began, stopped)
         else:
             maxima = tuple(np.full(2, value) for value in largest)
-            yield position, subject.evidence(maxima, (1,) * count, time.perf_counter() - began, stopped)
+            yield position, Measurements.of(example, maxima, (1,) * count, time.perf_counter() - began, stopped)
 
 
 def _flat_profile(norm: float, margin: float, radius: float) -> RadialProfile:
@@ -194,10 +189,10 @@ def _flat_profile(norm: float, margin: float, radius: float) -> RadialProfile:
 
 
 def _searched(
-    subject: Subject, profiles: tuple[RadialProfile, ...], seconds: float, stopped: tuple[str, ...]
-) -> Evidence:
-    nothing = tuple(np.empty(0) for _ in subject.targets)
-    return subject.evidence(nothing, (0,) * len(nothing), seconds, stopped, profiles=profiles)
+    example: Example, profiles: tuple[RadialProfile, ...], seconds: float, stopped: tuple[str, ...]
+) -> Measurements:
+    nothing = tuple(np.empty(0) for _ in example.targets)
+    return Measurements.of(example, nothing, (0,) * len(nothing), seconds, stopped, profiles=profiles)
 
 
 @dataclass(frozen=True)
@@ -205,19 +200,19 @@ class _Plan:
     """Subjects and their ball as the network sees them after exact shortcuts, and how points are drawn."""
 
     classifier: Classifier
-    subjects: Sequence[Subject]
+    examples: Sequence[Example]
     ball: LpBall
     settings: Settings
     chunk_size: int
     draw: Callable[[Sequence[Request]], Iterator[tuple[int, BlockMaxima]]]
 
     def request(self, position: int, targets: tuple[int, ...], blocks: range, block_size: int) -> Request:
-        """Ask for blocks of one subject."""
-        subject = self.subjects[position]
+        """Ask for blocks of one example."""
+        example = self.examples[position]
         return Request(
-            x=subject.x,
-            input_id=subject.input_id,
-            predicted=subject.predicted,
+            x=example.x,
+            input_id=example.input_id,
+            predicted=example.predicted,
             targets=targets,
             ball=self.ball,
             blocks=blocks,
@@ -225,37 +220,35 @@ class _Plan:
             seed=self.settings.seed,
         )
 
-    def all_blocks(self) -> Iterator[tuple[int, Evidence]]:
+    def all_blocks(self) -> Iterator[tuple[int, Measurements]]:
         """Every block for every target, as the paper does."""
         size = self.settings.block_size
         blocks = range(self.settings.blocks)
-        requests = [self.request(i, subject.targets, blocks, size) for i, subject in enumerate(self.subjects)]
+        requests = [self.request(i, example.targets, blocks, size) for i, example in enumerate(self.examples)]
         for i, maxima in self.draw(requests):
-            subject = self.subjects[i]
-            count = len(subject.targets)
+            example = self.examples[i]
+            count = len(example.targets)
             values = tuple(maxima.values)
-            yield i, subject.evidence(values, (size,) * count, maxima.seconds, (ALL_BLOCKS,) * count)
+            yield i, Measurements.of(example, values, (size,) * count, maxima.seconds, (ALL_BLOCKS,) * count)
 
-    def race(self, budget: Budget) -> Iterator[tuple[int, Evidence]]:
+    def race(self, budget: Budget) -> Iterator[tuple[int, Measurements]]:
         """Rounds of more blocks for the races that still run, a group of inputs at a time."""
-        for start in range(0, len(self.subjects), RACED_TOGETHER):
-            group = range(start, min(start + RACED_TOGETHER, len(self.subjects)))
-            races = {i: self.settings.race(self.subjects[i]) for i in group}
+        for start in range(0, len(self.examples), RACED_TOGETHER):
+            group = range(start, min(start + RACED_TOGETHER, len(self.examples)))
+            races = {i: self.settings.race(self.examples[i]) for i in group}
             seconds = dict.fromkeys(group, 0.0)
-            purse = budget.share(len(group), len(self.subjects) - start)
+            purse = budget.share(len(group), len(self.examples) - start)
             self._sketch(races, seconds, purse)
             self._scout(races, seconds, purse)
             while races:
                 self._round(races, seconds, purse)
                 for i in [i for i, race in races.items() if not race.active]:
                     race = races.pop(i)
-                    yield (
-                        i,
-                        self.subjects[i].evidence(
-                            tuple(race.maxima), tuple(race.block_sizes), seconds[i], tuple(race.stopped),
-                            gradients=tuple(race.gradients),
-                        ),
+                    found = Measurements.of(
+                        self.examples[i], race.maxima, tuple(race.block_sizes), seconds[i], tuple(race.stopped),
+                        gradients=tuple(race.gradients),
                     )  # fmt: skip
+                    yield i, found
 
     def _sketch(self, races: dict[int, Race], seconds: dict[int, float], purse: Budget) -> None:
         """Random projections for races with many targets: most of them end there, for a gradient each at most.
@@ -268,11 +261,11 @@ class _Plan:
             if not race.needs_scouting:
                 continue
             began = time.perf_counter()
-            subject = self.subjects[i]
+            example = self.examples[i]
             points = torch.cat(
                 [
                     self.ball.points(
-                        subject.x, count=1, seed=self.settings.seed, input_id=subject.input_id, block=block, tile=0,
+                        example.x, count=1, seed=self.settings.seed, input_id=example.input_id, block=block, tile=0,
                         bounds=self.classifier.bounds,
                     )
                     for block in race.scouting_blocks[:SKETCHED_POINTS]
@@ -280,9 +273,9 @@ class _Plan:
             )  # fmt: skip
             with purse.paying(SKETCHED_POINTS * SKETCHED_DIRECTIONS):
                 norms = sketched_norms(
-                    self.classifier, points, predicted=subject.predicted, targets=race.targets, q=self.ball.q,
+                    self.classifier, points, predicted=example.predicted, targets=race.targets, q=self.ball.q,
                     directions=SKETCHED_DIRECTIONS, chunk_size=self.chunk_size, seed=self.settings.seed,
-                    input_id=subject.input_id,
+                    input_id=example.input_id,
                 )  # fmt: skip
             if norms is not None and np.isfinite(norms).all():
                 race.sketch(norms)

@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from cleverscore import tails
 from cleverscore.errors import SettingError
+from cleverscore.estimators.score_rule import capped_ratio
 from cleverscore.estimators.stop_reason import ALL_BLOCKS, AT_RADIUS, DECIDED, LOST, NARROW, SCOUTED, SKETCHED
-from cleverscore.scores.score import capped_ratio
 from cleverscore.tails import FitOutcome
 from cleverscore.validation import is_number
 

@@ -26,7 +26,6 @@ from torch import nn
 
 from cleverscore.loading.zoo import cifar10, mnist, shipped
 from cleverscore.loading.zoo.shipped import DATA_FOLDER, NETWORKS, SHIPPED_IMAGES
-from cleverscore.runs.allocator import kept_pages
 
 HELD_OUT = 5_000
 TEMPERATURE = 100.0
@@ -214,8 +213,7 @@ def main() -> None:
             )
         recipe = RECIPES[name]
         teacher = shipped.network(recipe.teacher, arguments.out) if recipe.teacher else None
-        with kept_pages():
-            network = train(name, centred(raw_train), torch.from_numpy(labels_train), teacher=teacher)
+        network = train(name, centred(raw_train), torch.from_numpy(labels_train), teacher=teacher)
         save_file(weights_of(network, recipe), arguments.out / f"{name}.safetensors")
         stored = shipped.network(name, arguments.out)
         share = accuracy(stored, centred(raw_test), torch.from_numpy(labels_test))

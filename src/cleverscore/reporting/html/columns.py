@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cleverscore import tails
+from cleverscore.estimators.score_rule import capped_ratio
 from cleverscore.estimators.settings import METHODS
 from cleverscore.reporting.findings import Findings, NormFindings
 from cleverscore.reporting.html.packing import pack, packed_size
 from cleverscore.runs.thumbnails import shrunk_picture
-from cleverscore.scores.score import Score, capped_ratio
+from cleverscore.scores.score import Score
 
 Arrays = dict[str, npt.NDArray[Any]]
 

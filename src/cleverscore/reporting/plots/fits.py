@@ -10,6 +10,7 @@ from scipy import stats
 
 from cleverscore import tails
 from cleverscore.errors import InputError
+from cleverscore.estimators.score_rule import capped_ratio
 from cleverscore.estimators.settings import METHODS
 from cleverscore.reporting.plots.canvas import (
     BLUE,
@@ -21,7 +22,7 @@ from cleverscore.reporting.plots.canvas import (
     tex,
     title_of,
 )
-from cleverscore.scores.score import Score, capped_ratio
+from cleverscore.scores.score import Score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
