@@ -1,4 +1,4 @@
-"""Figures of docs/peers.md and docs/statistics.md, taken from the tables that benchmarks wrote; `make reference` puts them in.
+"""Figures of docs/peers.md and docs/statistics.md, from the tables of benchmarks; `make reference` puts them in.
 
 A region of the page stands between `<!-- figures: NAME -->` and `<!-- end -->`, and NAME is a function below.
 """
