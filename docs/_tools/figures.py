@@ -1,4 +1,4 @@
-"""Figures of docs/peers.md, taken from the tables that benchmarks wrote; `make reference` puts them in.
+"""Figures of docs/peers.md and docs/statistics.md, from the tables of benchmarks; `make reference` puts them in.
 
 A region of the page stands between `<!-- figures: NAME -->` and `<!-- end -->`, and NAME is a function below.
 """
@@ -74,7 +74,43 @@ def released() -> str:
     )
 
 
-MAKERS: dict[str, Callable[[], str]] = {make.__name__: make for make in (speed, fits, accuracy, released)}
+def balls() -> str:
+    """Where an interval that takes the law for granted fails, and what is said instead."""
+    rows = table_with("tails", "dimension", "warned", "posterior")
+    names = ("dimension", "blocks", "posterior", "warned", "coverage without warning", "no upper limit")
+    head = (
+        "dimension",
+        "blocks",
+        "law taken for granted",
+        "warned",
+        "covered without warning",
+        "of these, no upper limit",
+    )
+    lines = [f"| {' | '.join(f'{float(row[name]):.3g}' for name in names)} |" for row in rows]
+    return "\n".join([f"| {' | '.join(head)} |", "|---|---|---|---|---|---|", *lines]) + "\n"
+
+
+def exact_laws() -> str:
+    """The same on samples of exact laws."""
+    rows = [row for row in table_with("tails", "shape", "warned", "posterior") if row["blocks"] in ("100", "500")]
+    names = ("shape", "blocks", "posterior", "warned", "coverage without warning", "no upper limit")
+    head = ("shape", "blocks", "law taken for granted", "warned", "covered without warning", "of these, no upper limit")
+    lines = [f"| {' | '.join(f'{float(row[name]):.3g}' for name in names)} |" for row in rows]
+    return "\n".join([f"| {' | '.join(head)} |", "|---|---|---|---|---|---|", *lines]) + "\n"
+
+
+def wrong_laws() -> str:
+    """What is said of maxima whose law has no end-point, or is none."""
+    rows = [row for row in table_with("tails", "law", "named") if row["blocks"] == "500"]
+    names = ("no endpoint", "poor", "drifting", "named")
+    lines = [f"| {row['law']} | {' | '.join(f'{float(row[name]):.3g}' for name in names)} |" for row in rows]
+    head = "| maxima, 500 blocks | `no_endpoint` | `poor` | `drifting` | any of them |"
+    return "\n".join([head, "|---|---|---|---|---|", *lines]) + "\n"
+
+
+MAKERS: dict[str, Callable[[], str]] = {
+    make.__name__: make for make in (speed, fits, accuracy, released, balls, exact_laws, wrong_laws)
+}
 
 
 def filled(page: str) -> str:
@@ -85,3 +121,8 @@ def filled(page: str) -> str:
 def peers_page() -> str:
     """docs/peers.md as it should be."""
     return filled((DOCS / "peers.md").read_text())
+
+
+def statistics_page() -> str:
+    """docs/statistics.md as it should be."""
+    return filled((DOCS / "statistics.md").read_text())

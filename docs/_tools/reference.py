@@ -274,7 +274,12 @@ def _code(text: str) -> str:
     return f"`{text}`".replace("|", "\\|")
 
 
-PAGES = {"cli.md": cli_page, "api.md": api_page, "peers.md": figures.peers_page}
+PAGES = {
+    "cli.md": cli_page,
+    "api.md": api_page,
+    "peers.md": figures.peers_page,
+    "statistics.md": figures.statistics_page,
+}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():

@@ -200,6 +200,21 @@ def test_a_fit_that_the_test_rejects_is_not_called_ok() -> None:
     assert " poor" in str(bad) and "poor (2: input 0, 1): " in str(bad) and " poor" not in str(heads)
 
 
+def test_the_penalty_is_an_option_and_is_written_everywhere(tmp_path: Path) -> None:
+    few = ("--limit", "1", "--blocks", "20", "--block-size", "8", "--targets", "runner_up")
+    for given, used in (((), "0.01"), (("--penalty", "0.1"), "0.1")):
+        run = tmp_path / f"run-{used}"
+        cleverscore("score", "zoo:mnist-mlp", "zoo:mnist", *few, *given, "--out", run)
+        assert pd.read_csv(io.StringIO(cleverscore("export", run).stdout)).penalty.tolist() == [float(used)]
+        rows = json.loads(cleverscore("export", run, "--format", "json").stdout)["rows"]
+        assert [row["penalty"] for row in rows] == [float(used)]
+        assert f"penalty {used}, 20 blocks" in cleverscore("export", run, "--format", "card").stdout
+        assert f"penalty {used}, 20 blocks" in cleverscore("show", run).stderr
+        cleverscore("report", run, "--out", tmp_path / "page.html")
+        assert f"<dt>penalty of the fit</dt><dd>{used}</dd>" in (tmp_path / "page.html").read_text()
+    assert "0.01, as in the authors' program" in " ".join(cleverscore("score", "--help").stdout.split())
+
+
 def test_a_radius_for_each_norm(tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = ["score", "zoo:mnist-mlp", "zoo:mnist", "--norm", 2, "--norm", "inf", "--limit", 2, *FEW, "--out", run]
@@ -245,7 +260,7 @@ def test_demo_runs_and_writes_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     # In-process with small blocks: the real sizes are those of `make demo`.
     from click.testing import CliRunner
 
-    from cleverscore.cli import main as cli
+    from cleverscore.cli.main import main as cli
     from cleverscore.reporting import demo
 
     monkeypatch.setattr(demo, "BLOCKS", 20)

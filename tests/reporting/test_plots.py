@@ -53,6 +53,16 @@ def test_convergence_ends_at_the_score(scores: cs.Scores) -> None:
     assert list(x) == [16, 32, 64, 100] and y[-1] == pytest.approx(scores[0].value)
 
 
+def test_stability_is_drawn_from_merged_blocks(scores: cs.Scores) -> None:
+    score = next(score for score in scores if score.outcome.has_law)
+    axes = cs.plots.stability(score)
+    x, y = axes.lines[0].get_data()
+    assert list(x) == [score.block_size * k for k in (1, 2, 4)]
+    assert y.tolist() == cs.tails.stability(score.maxima).location.tolist()
+    assert axes.lines[1].get_ydata()[0] == score.fit.location and axes.lines[2].get_ydata()[0] == score.maxima.max()
+    assert f"{score.fit.drift:+.2%} per doubling" in axes.lines[0].get_label()
+
+
 def test_brackets_are_drawn_in_order(bracket: Bracket) -> None:
     axes = cs.plots.brackets(bracket)
     points, crosses = axes.lines[0].get_ydata(), axes.lines[1].get_ydata()
@@ -101,7 +111,7 @@ def test_axes_of_a_figure_of_yours_are_used(scores: cs.Scores, bracket: Bracket)
 
 
 def test_what_cannot_be_drawn_is_refused(scores: cs.Scores) -> None:
-    for draw in (cs.plots.quantiles, cs.plots.convergence, cs.plots.tail):
+    for draw in (cs.plots.quantiles, cs.plots.convergence, cs.plots.stability, cs.plots.tail):
         with pytest.raises(InputError, match="scores\\[0\\]"):
             draw(scores)
 
@@ -110,6 +120,7 @@ def test_all_plots_can_be_saved(scores: cs.Scores, bracket: Bracket, tmp_path: P
     for name, axes in (
         ("quantiles", cs.plots.quantiles(scores[0])),
         ("convergence", cs.plots.convergence(scores[0])),
+        ("stability", cs.plots.stability(scores[0])),
         ("brackets", cs.plots.brackets(bracket)),
         ("gaps", cs.plots.gaps(bracket)),
         ("classes", cs.plots.classes(scores)),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cleverscore.norms import norm_name
-from cleverscore.scores.tables import interval_words
+from cleverscore.scores.tables import interval_words, score_words
 from cleverscore.scores.text_table import number, table
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def bracket_table(bracket: Bracket) -> str:
                 norm_name(row.p),
                 number(row.margin),
                 number(float(bracket.lower[i])),
-                (">=" if row.capped else "") + number(row.value) + mark,
+                score_words(row) + mark,
                 "-" if row.profile is not None else interval_words(row),
                 number(float(bracket.upper[i])),
                 bracket.attack[i] or "-",

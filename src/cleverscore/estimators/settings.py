@@ -14,6 +14,7 @@ from cleverscore.inputs.balls import LpBall, ReleasedCodeBall
 from cleverscore.inputs.examples import Example
 from cleverscore.inputs.targets import TargetsLike, takes_smallest, target_kind
 from cleverscore.tails import TailModel
+from cleverscore.tails.weibull import checked_penalty
 from cleverscore.validation import is_number, is_whole
 
 LARGEST_SEED = 2**64 - 1
@@ -97,9 +98,7 @@ class Settings:
             raise SettingError(f"seed={self.seed!r}: give a whole number from 0 to 2**64 - 1")
         if not is_number(self.level) or not 0.5 <= self.level < 1.0:
             raise SettingError(f"level={self.level!r}: the level of the intervals must lie between 0.5 and 1")
-        object.__setattr__(
-            self, "penalty", tails.checked_penalty(self.way.penalty if self.penalty is None else self.penalty)
-        )
+        object.__setattr__(self, "penalty", checked_penalty(self.way.penalty if self.penalty is None else self.penalty))
         if self.adaptive:
             if self.way.tail is not None:
                 raise SettingError(

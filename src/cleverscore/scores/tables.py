@@ -61,7 +61,6 @@ def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
     ]
     lines = []
     for score in heads:
-        capped = ">=" if score.capped else ""
         label = ["-" if score.label is None else f"{score.label}{'' if score.correct else ' *'}"] if labelled else []
         if sharp:
             found = [number(score.low), number(score.upper), f"{score.gradients:,}", score.outcome.value]
@@ -76,13 +75,18 @@ def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
                 str(score.target),
                 norm_name(score.p),
                 number(score.margin),
-                capped + ("~" if score.outcome in DOUBTFUL else "") + number(score.value),
+                score_words(score),
                 *found,
                 *([f"{score.gradients:,}"] if stops and not sharp else []),
                 *([score.stopped] if stops else []),
             ]
         )
     return table(headers, lines)
+
+
+def score_words(score: Score) -> str:
+    """The score, with >= where it is the radius and ~ where its fit is not to be relied on."""
+    return (">=" if score.capped else "") + ("~" if score.outcome in DOUBTFUL else "") + number(score.value)
 
 
 def interval_words(score: Score) -> str:
@@ -129,8 +133,8 @@ def summary(heads: Sequence[Score], *, raceable: bool = False) -> str:
     penalised = [score for score in heads if score.outcome in DOUBTFUL]
     if penalised:
         lines.append(
-            f"~ {len(penalised)} scores rest on a fit that is not to be relied on, made with penalty "
-            f"{penalised[0].fit.penalty:g}: another penalty gives another score"
+            f"~ ({len(penalised)}): the score rests on a fit that is not to be relied on, made with penalty "
+            f"{penalised[0].fit.penalty:g}; another penalty gives another score"
         )
     open_ended = sum(_open(score) for score in heads)
     if open_ended:

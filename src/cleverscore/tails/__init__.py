@@ -1,16 +1,15 @@
 """The statistics half of CLEVER: end-points of block maxima, with intervals and goodness of fit; no torch."""
 
-from .convergence import PAPER_BLOCK_SIZE, Stability, stability
+from .convergence import Stability, stability
 from .fitting import POOR_FIT, fit
 from .goodness import anderson_darling, kolmogorov_smirnov
 from .intervals import Intervals, interval
 from .outcome import FitOutcome
 from .own import Endpoints, TailModel, fit_own
-from .weibull import PENALTY, TailFit, TailFits, checked_penalty, law
+from .weibull import PENALTY, TailFit, TailFits, law
 from .weighted import block_weights, fit_weighted
 
 __all__ = [
-    "PAPER_BLOCK_SIZE",
     "PENALTY",
     "POOR_FIT",
     "Endpoints",
@@ -22,7 +21,6 @@ __all__ = [
     "TailModel",
     "anderson_darling",
     "block_weights",
-    "checked_penalty",
     "fit",
     "fit_own",
     "fit_weighted",
