@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cleverscore.models import transforms as transforms
     from cleverscore.models.classifier import Classifier as Classifier
     from cleverscore.reporting import interop as interop
-    from cleverscore.reporting import plots
+    from cleverscore.reporting import plots as plots
     from cleverscore.scores.clever import clever as clever
     from cleverscore.scores.cost import Estimate as Estimate
     from cleverscore.scores.cost import estimate as estimate
