@@ -41,7 +41,7 @@ def test_tails_never_needs_torch() -> None:
 
 # Each room imports the rooms before it and itself only; the files of the root come first.
 ROOMS = (
-    "models", "inputs", "tails", "estimators", "scores", "attacks", "certificates", "exact", "bracket", "loading",
+    "models", "inputs", "tails", "estimators", "scores", "attacks", "certificates", "exact", "brackets", "loading",
     "runs", "reporting", "cli",
 )  # fmt: skip
 ROOT = {"errors", "norms", "progress", "randomness", "threads", "validation"}

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from cleverscore.attacks.attack import attack as attack
     from cleverscore.attacks.best_attack import best_attack as best_attack
     from cleverscore.attacks.criterion import Criterion as Criterion
-    from cleverscore.bracket.bracket import Bracket as Bracket
-    from cleverscore.bracket.bracket import bracket as bracket
-    from cleverscore.bracket.masking import Sign as Sign
-    from cleverscore.bracket.masking import masking_signs as masking_signs
+    from cleverscore.brackets.bracket import Bracket as Bracket
+    from cleverscore.brackets.bracket import bracket as bracket
+    from cleverscore.brackets.masking import Sign as Sign
+    from cleverscore.brackets.masking import masking_signs as masking_signs
     from cleverscore.certificates.certify import Certificates as Certificates
     from cleverscore.certificates.certify import certify as certify
     from cleverscore.errors import CleverError as CleverError
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Attacked": "attacks.attack",
-    "Bracket": "bracket.bracket",
+    "Bracket": "brackets.bracket",
     "Certificates": "certificates.certify",
     "Classifier": "models.classifier",
     "CleverError": "errors",
@@ -58,18 +58,18 @@ _HOMES = {
     "Method": "estimators.settings",
     "Score": "scores.score",
     "Scores": "scores.score",
-    "Sign": "bracket.masking",
+    "Sign": "brackets.masking",
     "assert_robust": "scores.decide",
     "attack": "attacks.attack",
     "best_attack": "attacks.best_attack",
-    "bracket": "bracket.bracket",
+    "bracket": "brackets.bracket",
     "certify": "certificates.certify",
     "clever": "scores.clever",
     "decide": "scores.decide",
     "estimate": "scores.cost",
     "load_data": "loading.dataset",
     "load_model": "loading.models",
-    "masking_signs": "bracket.masking",
+    "masking_signs": "brackets.masking",
     "second_order_clever": "scores.second_order",
 }
 _MODULES = {

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import chain
 
 from cleverscore.attacks.attack import checked_effort
-from cleverscore.bracket.bracket import bracket_from, signs_of
-from cleverscore.bracket.masking import Sign
-from cleverscore.bracket.records import Above, Below
-from cleverscore.bracket.run_bounds import (
+from cleverscore.brackets.bracket import bracket_from, signs_of
+from cleverscore.brackets.masking import Sign
+from cleverscore.brackets.records import Above, Below
+from cleverscore.brackets.run_bounds import (
     aim,
     bracketed,
     checked_attacks,

@@ -18,7 +18,7 @@ from cleverscore.runs.store import Store
 from cleverscore.scores.score import Score, Scores, Tail, fit_tails, score_from
 
 if TYPE_CHECKING:
-    from cleverscore.bracket.bracket import Bracket
+    from cleverscore.brackets.bracket import Bracket
     from cleverscore.estimators.settings import Settings
 
 FITTED_TOGETHER = 1024  # inputs: their maxima are in memory at the same time
@@ -181,7 +181,7 @@ def stored_bracket(store: Store, scores: Scores) -> Bracket | None:
     above, below = store.above(), store.below()
     if not (above or below):
         return None
-    from cleverscore.bracket.bracket import bracket_from  # with it comes torch
+    from cleverscore.brackets.bracket import bracket_from  # with it comes torch
 
     return bracket_from(scores, above, below)
 

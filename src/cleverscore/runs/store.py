@@ -23,7 +23,7 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
-from cleverscore.bracket.records import Above, Below
+from cleverscore.brackets.records import Above, Below
 from cleverscore.errors import StoreError
 from cleverscore.estimators.measurements import Measurements
 from cleverscore.norms import norm_name, parse_norm

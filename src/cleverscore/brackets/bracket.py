@@ -14,10 +14,10 @@ import numpy.typing as npt
 import torch
 
 from cleverscore.attacks.attack import AttackFunction
-from cleverscore.bracket.masking import SLACK, Sign, above_attack, masking_signs
-from cleverscore.bracket.records import Above, Below
-from cleverscore.bracket.run_bounds import aim, bracketed, checked_attacks, images_by_id, run_attacks, run_certificates
-from cleverscore.bracket.tables import bracket_summary, bracket_table
+from cleverscore.brackets.masking import SLACK, Sign, above_attack, masking_signs
+from cleverscore.brackets.records import Above, Below
+from cleverscore.brackets.run_bounds import aim, bracketed, checked_attacks, images_by_id, run_attacks, run_certificates
+from cleverscore.brackets.tables import bracket_summary, bracket_table
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import box_of
 from cleverscore.scores.score import Score, Scores

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import cleverscore as cs
-from cleverscore.bracket import run_bounds as evidence
-from cleverscore.bracket.bracket import COLUMNS, bracket_from
-from cleverscore.bracket.run_bounds import Above, Below, aim, bracketed, checked_attacks
+from cleverscore.brackets import run_bounds as evidence
+from cleverscore.brackets.bracket import COLUMNS, bracket_from
+from cleverscore.brackets.run_bounds import Above, Below, aim, bracketed, checked_attacks
 from cleverscore.runs.store import Store
 from cleverscore.scores.score import COLUMNS as SCORE_COLUMNS
 from tests.cli.test_cli import cleverscore, rows

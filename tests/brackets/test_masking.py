@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import cleverscore as cs
-from cleverscore.bracket.masking import above_attack
+from cleverscore.brackets.masking import above_attack
 
 IMAGES = 6
 

@@ -14,7 +14,7 @@ import torch
 from cleverscore.attacks.attack import ATTACKS, AttackFunction, attack, attack_name
 from cleverscore.attacks.best_attack import BEST
 from cleverscore.attacks.presets import PRESETS
-from cleverscore.bracket.records import NORMS, Above, Below, Key
+from cleverscore.brackets.records import NORMS, Above, Below, Key
 from cleverscore.certificates.certify import certifies_box, certify, check_method
 from cleverscore.errors import InputError, SettingError
 from cleverscore.inputs.targets import takes_smallest

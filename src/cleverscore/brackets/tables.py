@@ -11,7 +11,7 @@ from cleverscore.scores.tables import interval_words, score_words
 from cleverscore.scores.text_table import number, table
 
 if TYPE_CHECKING:
-    from cleverscore.bracket.bracket import Bracket
+    from cleverscore.brackets.bracket import Bracket
 
 
 def bracket_table(bracket: Bracket) -> str:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from cleverscore.attacks.attack import Attacked
-from cleverscore.bracket.gradient_probes import Seen, behind_transform, look
+from cleverscore.brackets.gradient_probes import Seen, behind_transform, look
 from cleverscore.errors import InputError
 from cleverscore.inputs.balls import LpBall
 from cleverscore.inputs.examples import prepare
