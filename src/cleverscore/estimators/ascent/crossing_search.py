@@ -207,10 +207,9 @@ class CrossingSearch:
     def unseen(self, t: int) -> float:
         """The share of this target's score that crossings which were not found probably take off."""
         target = self.targets[t]
-        if self.together:
+        if self.far.met and (self.together or target.upper <= self.nearest):
             return self.far.unseen(self.nearest)
-        met = target.far.met + (self.far.met if target.upper <= self.nearest else [])
-        return FarGroups(target.far.first_order, met).unseen(target.upper)
+        return target.far.unseen(target.upper)
 
     def run(self, reserve: float) -> None:
         """All descents; `reserve` is what the ascents of one target will need."""
