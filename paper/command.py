@@ -58,21 +58,33 @@ def arguments(description: str | None, given: Sequence[str] | None = None) -> ar
     )
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--quick", action="store_true", help="small sizes, for two cores (the default)")
+    sizes.add_argument("--medium", action="store_true", help="days in the background; units are in the repository")
     sizes.add_argument("--full", action="store_true", help="the paper's sizes, for a cluster")
     parser.add_argument(
         "--data", type=Path, default=Path("data"), help="folder with what is not shipped (default: data)"
     )
-    parser.add_argument("--out", type=Path, default=HERE / "made", help="where results go (default: paper/made)")
+    parser.add_argument("--out", type=Path, help="where results go (default: paper/made, or paper/medium)")
     parser.add_argument("--only", choices=list(NETWORKS), action="append", help="this network alone; repeatable")
     parser.add_argument("--available", action="store_true", help="leave out networks whose files are not there")
     parser.add_argument("--ray-address", help="compute on this Ray cluster ('local' starts one here)")
     parser.add_argument("--estimate", action="store_true", help="say what it would cost, and stop")
-    return parser.parse_args(given)
+    medium = parser.add_argument_group("with --medium")
+    medium.add_argument("--render", action="store_true", help="write tables, figures and the page; compute nothing")
+    medium.add_argument("--workers", type=int, default=1, help="processes, each with a unit of its own (default: 1)")
+    options = parser.parse_args(given)
+    if not options.medium and (options.render or options.workers != 1):
+        parser.error("--render and --workers belong to --medium")
+    options.out = options.out or (HERE / "medium" if options.medium else HERE / "made")
+    return options
 
 
 def main(products: Sequence[Product], description: str | None, given: Sequence[str] | None = None) -> int:
     """Compute what is missing, then write."""
     options = arguments(description, given)
+    if options.medium:
+        from paper.medium import command  # it uses what this module offers
+
+        return command.main(options)
     wanted = [name for name in NETWORKS if any(name in product.networks for product in products)]
     wanted = [name for name in wanted if not options.only or name in options.only]
     lacking = {name: texts for name in wanted if (texts := missing(name, options.data))}
