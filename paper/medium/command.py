@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cleverscore.cost import duration
 from paper.command import say
+from paper.medium.page import render
 from paper.medium.plan import Unit, all_units
 from paper.medium.run import run
 from paper.medium.store import Store
@@ -24,6 +25,10 @@ def main(options: argparse.Namespace) -> int:
         status = compute(store, names, options)
         if status:
             return status
+    began = time.perf_counter()
+    weights = {name: fingerprint(name, options.data) for name in NETWORKS if not missing(name, options.data)}
+    page = render(store, options.out, weights)
+    say(f"written to {page} and {options.out} in {duration(time.perf_counter() - began)}")
     return 0
 
 

@@ -87,7 +87,7 @@ def packed(arrays: Arrays) -> bytes:
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name in sorted(arrays):
             member = io.BytesIO()
-            np.lib.format.write_array(member, np.ascontiguousarray(arrays[name]), allow_pickle=False)
+            np.lib.format.write_array(member, np.asarray(arrays[name], order="C"), allow_pickle=False)
             about = zipfile.ZipInfo(f"{name}.npy", MADE)
             about.compress_type, about.create_system = zipfile.ZIP_DEFLATED, 3
             archive.writestr(about, member.getvalue(), compresslevel=9)
