@@ -42,7 +42,7 @@ class Store:
     def has(self, unit: Unit, size: Size, weights: str | None) -> bool:
         """Whether a unit is there, whole, in this size and of these weights (None: whichever)."""
         try:
-            with np.load(self.folder / unit.file, allow_pickle=False) as content:
+            with (self.folder / unit.file).open("rb") as file, np.load(file, allow_pickle=False) as content:
                 return matches(str(content["about"]), unit, size, weights)
         except UNREADABLE:
             return False
@@ -50,7 +50,7 @@ class Store:
     def load(self, unit: Unit) -> Arrays | None:
         """The arrays of a unit; None where it is not there or torn."""
         try:
-            with np.load(self.folder / unit.file, allow_pickle=False) as content:
+            with (self.folder / unit.file).open("rb") as file, np.load(file, allow_pickle=False) as content:
                 return {name: content[name] for name in content.files}
         except UNREADABLE:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -261,6 +262,8 @@ def effort(results: MediumResults) -> list[Table]:
 
 def by_blocks(results: MediumResults, network: str, kind: str) -> dict[int, dict[int, float]]:
     """l2 scores by number of blocks and image, from the images with 500 blocks in the uniform ball."""
+    if network not in results.names:
+        return {count: {} for count in BLOCK_COUNTS}
     size, most = results.sizes[network], BLOCK_COUNTS[-1]
     samples: list[Sample] = [
         each
@@ -297,4 +300,11 @@ def blocks(results: MediumResults) -> list[Table]:
 def tables(results: MediumResults) -> list[Table]:
     """All of them, without those that have no cells."""
     makers = (accuracy.tables, untargeted, targeted, penalties, ks, above, blocks, effort)
-    return [table for maker in makers for table in maker(results) if table.cells]
+    made = [_with_numbers(table) for maker in makers for table in maker(results)]
+    return [table for table in made if table.cells]
+
+
+def _with_numbers(table: Table) -> Table:
+    """The lines that hold a number, or an attack that failed."""
+    lines = {cell.network for cell in table.cells if not math.isnan(cell.ours) or "failed" in cell.images}
+    return replace(table, cells=tuple(cell for cell in table.cells if cell.network in lines))
