@@ -74,6 +74,8 @@ def arguments(description: str | None, given: Sequence[str] | None = None) -> ar
     options = parser.parse_args(given)
     if not options.medium and (options.render or options.workers != 1):
         parser.error("--render and --workers belong to --medium")
+    if options.medium and options.ray_address:
+        parser.error("--medium computes on this machine; take several processes with --workers")
     options.out = options.out or (HERE / "medium" if options.medium else HERE / "made")
     return options
 
@@ -82,6 +84,9 @@ def main(products: Sequence[Product], description: str | None, given: Sequence[s
     """Compute what is missing, then write."""
     options = arguments(description, given)
     if options.medium:
+        if len(products) == 1:
+            say("the middle size has one page for everything: python -m paper --medium")
+            return 2
         from paper.medium import command  # it uses what this module offers
 
         return command.main(options)

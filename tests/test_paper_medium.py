@@ -22,7 +22,7 @@ import cleverscore as cs
 from cleverscore import tails
 from cleverscore.gradients import margin_gradient_norms
 from cleverscore.subjects import Subject
-from paper import command, sizes
+from paper import command, sizes, untargeted
 from paper.medium import attacks, claims, maxima, plan, run, store, tables
 from paper.medium.claims import HOLDS, NOT, UNKNOWN, Claim, Comparison
 from paper.medium.page import render
@@ -322,6 +322,8 @@ def test_the_rule() -> None:
     assert claim((0.1, 0.2), (-0.1, 0.4)) == UNKNOWN
     assert claim((0.1, 0.2), (-0.1, 0.4), (-0.3, -0.1)) == NOT
     assert claim((0.1, 0.2), images=4) == UNKNOWN and claim() == UNKNOWN
+    some = Claim("text", "paper", (Comparison("a", 9, 0.1, 0.05, 0.2, least=0.0), Comparison("b", 2, 1.0, 0.9, 1.1)))
+    assert some.counts == "1 for, 0 against, 1 open (1 with fewer than 5 images)"
     within = Comparison("c", 9, 0.0, -0.05, 0.05, least=-0.1, most=0.1)
     assert (within.side, replace(within, low=0.2, high=0.3).side, replace(within, high=0.3).side) == (1, -1, 0)
 
@@ -362,6 +364,10 @@ def test_options_of_the_middle_size_need_it(capsys: pytest.CaptureFixture) -> No
     with pytest.raises(SystemExit):
         command.arguments(None, ["--quick", "--render"])
     assert "--medium" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        command.arguments(None, ["--medium", "--ray-address", "local"])
+    assert "--workers" in capsys.readouterr().err
+    assert command.main([untargeted.PRODUCT], None, ["--medium"]) == 2
 
 
 def test_what_is_kept_in_the_repository_is_usable_and_small() -> None:

@@ -81,7 +81,9 @@ class Claim:
     def counts(self) -> str:
         """How many comparisons speak for it, against it, and are open."""
         sides = [each.side for each in self.comparisons]
-        return f"{sides.count(1)} for, {sides.count(-1)} against, {sides.count(0)} open"
+        few = sum(each.images < FEWEST for each in self.comparisons)
+        waiting = f" ({few} with fewer than {FEWEST} images)" if few else ""
+        return f"{sides.count(1)} for, {sides.count(-1)} against, {sides.count(0)} open{waiting}"
 
 
 def student(differences: Sequence[float], comparisons: int) -> tuple[float, float, float]:

@@ -21,7 +21,7 @@ TITLE = """# The paper, computed again
 
 The tables, figures and claims of T.-W. Weng et al., *Evaluating the Robustness of Neural Networks: An Extreme Value
 Theory Approach* (ICLR 2018), from this package. `python -m paper --medium --render` writes this page from finished
-units of work, which are in the repository.
+units of work, which are in the repository. Small sizes, all of them there: [paper/made](made/README.md).
 """
 HOW = """## How to make it
 
@@ -96,7 +96,7 @@ def _verdict(claim: Claim) -> str:
         return words
     unit = claim.unit
     return (
-        f"{words}; {decisive.name}: {decisive.estimate:.2g}{unit} [{decisive.low:.2g}, {decisive.high:.2g}] "
+        f"{words}; {decisive.name}: {decisive.estimate:.3g}{unit} [{decisive.low:.3g}, {decisive.high:.3g}] "
         f"({decisive.images} images)"
     )
 
