@@ -82,6 +82,12 @@ class Table:
         error = "" if not self.errors or math.isnan(cell.error) else f" ± {cell.error:.2g}"
         return self.text(cell.ours) + error
 
+    def _fewer(self, cell: Cell, usual: str) -> bool:
+        """Whether a cell has to say over how many images it is: other than its line, or fewer than planned."""
+        if self.errors:
+            return "of" in cell.images and (not math.isnan(cell.ours) or "failed" in cell.images)
+        return cell.images not in ("–", usual)
+
     def _lines(self) -> list[list[str]]:
         """A line for each network: ours, in brackets its images where they are others, the paper's in parentheses."""
         found = {(cell.network, cell.column): cell for cell in self.cells}
@@ -92,7 +98,7 @@ class Table:
             for column in self.columns:
                 cell = found.get((network, column))
                 published = "" if cell is None or cell.paper is None else f" ({self.text(cell.paper)})"
-                fewer = "" if cell is None or cell.images in ("–", usual) else f" [{cell.images}]"
+                fewer = "" if cell is None or not self._fewer(cell, usual) else f" [{cell.images}]"
                 line.append("–" if cell is None else self._ours(cell) + fewer + published)
             lines.append(line)
         return lines

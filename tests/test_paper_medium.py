@@ -328,6 +328,14 @@ def test_the_rule() -> None:
     assert (within.side, replace(within, low=0.2, high=0.3).side, replace(within, high=0.3).side) == (1, -1, 0)
 
 
+def test_shares_need_images_of_every_network() -> None:
+    yes, no = [True, True], [True, False]
+    made = claims.pooled("c", [dict.fromkeys(range(40), yes), dict.fromkeys(range(10), no)], 1, least=60.0)
+    assert (made.images, made.estimate, made.side) == (50, 90.0, 1)
+    made = claims.pooled("c", [dict.fromkeys(range(40), yes), dict.fromkeys(range(4), no)], 1, least=60.0)
+    assert (made.images, made.side) == (4, 0)
+
+
 def test_intervals_cover() -> None:
     """Of 2000 intervals at 95% between 93.5% and 96.5% cover: a false alarm in a thousand trials or fewer."""
     rng = np.random.default_rng(0)

@@ -128,6 +128,24 @@ def differences(
     )
 
 
+def pooled(
+    name: str,
+    cases: Sequence[dict[int, list[bool]]],
+    comparisons: int,
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+) -> Comparison:
+    """A share over the images of all networks; an image counts once, with the mean of its yes and no.
+
+    While one network has fewer than five images, they are what the comparison rests on.
+    """
+    shares = [float(np.mean(answers)) for case in cases for answers in case.values()]
+    fewest = min(len(case) for case in cases)
+    images = len(shares) if fewest >= FEWEST else fewest
+    return Comparison(name, images, *wilson(sum(shares), len(shares), comparisons), least=least, most=most)
+
+
 def _defended(
     results: MediumResults, law: str, defences: Iterable[str], norms: Iterable[str]
 ) -> list[tuple[str, list[float]]]:
@@ -196,15 +214,11 @@ def _below(norm: str) -> Callable[[MediumResults, str], Claim]:
 
 def _few_above(norm: str) -> Callable[[MediumResults, str], Claim]:
     def few_above(results: MediumResults, law: str) -> Claim:
-        found = []
-        for name in LARGE:
-            shares: dict[int, list[bool]] = {}
-            for attack, kind in itertools.product(ATTACKS, KINDS):
-                for i, (score, moved) in paired(results, name, law, attack, norm, kind).items():
-                    shares.setdefault(i, []).append(score > moved)
-            total = sum(float(np.mean(above)) for above in shares.values())
-            interval = wilson(total, len(shares), len(LARGE))
-            found.append(Comparison(f"{NETWORKS[name].title}, {NORM_KEYS[norm]}", len(shares), *interval, most=FEW))
+        cases: dict[str, dict[int, list[bool]]] = {name: {} for name in LARGE}
+        for name, attack, kind in itertools.product(LARGE, ATTACKS, KINDS):
+            for i, (score, moved) in paired(results, name, law, attack, norm, kind).items():
+                cases[name].setdefault(i, []).append(score > moved)
+        found = [pooled(f"all three networks, {NORM_KEYS[norm]}", list(cases.values()), 1, most=FEW)]
         text = f"On ImageNet fewer than {FEW:g}% of the images have a score above an attack in {NORM_KEYS[norm]}."
         return Claim(text, law, tuple(found), "%")
 
@@ -236,15 +250,12 @@ def _passes(test: str, least: float, text: str) -> Callable[[MediumResults, str]
     def passes(results: MediumResults, law: str) -> Claim:
         found = []
         for norm in NORMS:
-            shares = [
-                [passed[i] for passed in by_kind if i in passed]
-                for name in results.names
-                for by_kind in [[tests(results, name, law, norm, kind)[test] for kind in KINDS]]
-                for i in sorted(set().union(*by_kind))
-            ]
-            total = sum(float(np.mean(share)) for share in shares)
-            interval = wilson(total, len(shares), len(NORMS))
-            found.append(Comparison(f"all networks, {NORM_KEYS[norm]}", len(shares), *interval, least=least))
+            cases: list[dict[int, list[bool]]] = [{} for _ in results.names]
+            for case, name in zip(cases, results.names, strict=True):
+                for kind in KINDS:
+                    for i, passed in tests(results, name, law, norm, kind)[test].items():
+                        case.setdefault(i, []).append(passed)
+            found.append(pooled(f"all networks, {NORM_KEYS[norm]}", cases, len(NORMS), least=least))
         return Claim(text, law, tuple(found), "%")
 
     return passes

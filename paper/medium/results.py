@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cleverscore import tails
 from paper.medium.plan import AUTHORS, Unit, questions, units_of
 from paper.medium.store import Arrays, Store, matches
-from paper.networks import KINDS
+from paper.networks import KINDS, LARGE
 from paper.results import NORM_KEYS, Mean, Results
 from paper.sizes import BLOCK_COUNTS, PAPER, RELEASED, Size
 from paper.work import Question, Rows
@@ -109,7 +109,7 @@ class Drawn:
     def _fitted(self, network: str, unit: str, norm: str, size: Size, blocks: int, radius: float) -> Rows:
         """Rows of the samples that have so many blocks: eliminated targets have fewer."""
         samples = [each for each in self.samples(network, unit, norm, size) if len(each.maxima) >= blocks]
-        return fitted(samples, blocks, radius, self.penalty)
+        return fitted(samples, blocks, radius, self.penalty, intervals=network in LARGE)
 
 
 def _samples(arrays: Arrays, norm: str) -> Iterator[Sample]:
@@ -127,13 +127,16 @@ def _samples(arrays: Arrays, norm: str) -> Iterator[Sample]:
             )  # fmt: skip
 
 
-def fitted(samples: list[Sample], blocks: int, radius: float, penalty: float) -> Rows:
-    """A row for each sample from its first blocks: score, interval, law and the K-S test."""
+def fitted(samples: list[Sample], blocks: int, radius: float, penalty: float, *, intervals: bool = False) -> Rows:
+    """A row for each sample from its first blocks: score, law and the K-S test.
+
+    intervals   whether scores have theirs: they take fifty times as long as the fits, and few figures show them.
+    """
     if not samples:
         return []
     maxima = np.stack([sample.maxima[:blocks] for sample in samples]).astype(np.float64)
     fits = tails.fit(maxima, penalty=penalty)
-    limits = tails.interval(maxima, fits)
+    limits = tails.interval(maxima, fits) if intervals else None
     statistics, pvalues = tails.kolmogorov_smirnov(maxima, fits)
     margins = np.array([sample.margin for sample in samples])
 
@@ -141,7 +144,9 @@ def fitted(samples: list[Sample], blocks: int, radius: float, penalty: float) ->
         with np.errstate(divide="ignore"):
             return np.asarray(np.minimum(margins / ends, radius))
 
-    values, low, high = score(fits.location), score(limits.high), score(limits.low)
+    values = score(fits.location)
+    nothing = np.full(len(values), np.nan)
+    low, high = (nothing, nothing) if limits is None else (score(limits.high), score(limits.low))
     return [
         {
             "input": sample.input, "target": sample.target, "kinds": list(sample.kinds), "margin": sample.margin,
