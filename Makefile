@@ -8,9 +8,10 @@ DATA   ?= data
 MNIST  ?= $(DATA)/mnist
 CIFAR  ?= $(DATA)/cifar-10-batches-bin
 NETWORKS ?= runs/networks
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test browser lint format bench paper paper-full docs reference zoo clean
+.PHONY: help demo test browser lint format bench paper paper-medium paper-full docs reference zoo clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -64,6 +65,9 @@ bench: $(DEV)  ## measure accuracy and speed side by side with peers (some hours
 
 paper: $(READY)  ## tables and figures of the paper in small sizes, an hour or two, resumable (DATA=folder, see paper/)
 	$(BIN)/python -m paper --quick --data $(DATA) $(OPTIONS)
+
+paper-medium: $(READY)  ## larger sizes, days in the background, from the units of work in the repository (DATA=folder)
+	$(BIN)/python -m paper --medium --data $(DATA) --workers $(WORKERS) $(OPTIONS)
 
 paper-full: $(READY)  ## the same in the paper's sizes, for a cluster (OPTIONS=--ray-address=...)
 	$(BIN)/python -m paper --full --data $(DATA) --out paper/made-full $(OPTIONS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,21 +58,38 @@ def arguments(description: str | None, given: Sequence[str] | None = None) -> ar
     )
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--quick", action="store_true", help="small sizes, for two cores (the default)")
+    sizes.add_argument("--medium", action="store_true", help="days in the background; units are in the repository")
     sizes.add_argument("--full", action="store_true", help="the paper's sizes, for a cluster")
     parser.add_argument(
         "--data", type=Path, default=Path("data"), help="folder with what is not shipped (default: data)"
     )
-    parser.add_argument("--out", type=Path, default=HERE / "made", help="where results go (default: paper/made)")
+    parser.add_argument("--out", type=Path, help="where results go (default: paper/made, or paper/medium)")
     parser.add_argument("--only", choices=list(NETWORKS), action="append", help="this network alone; repeatable")
     parser.add_argument("--available", action="store_true", help="leave out networks whose files are not there")
     parser.add_argument("--ray-address", help="compute on this Ray cluster ('local' starts one here)")
     parser.add_argument("--estimate", action="store_true", help="say what it would cost, and stop")
-    return parser.parse_args(given)
+    medium = parser.add_argument_group("with --medium")
+    medium.add_argument("--render", action="store_true", help="write tables, figures and the page; compute nothing")
+    medium.add_argument("--workers", type=int, default=1, help="processes, each with a unit of its own (default: 1)")
+    options = parser.parse_args(given)
+    if not options.medium and (options.render or options.workers != 1):
+        parser.error("--render and --workers belong to --medium")
+    if options.medium and options.ray_address:
+        parser.error("--medium computes on this machine; take several processes with --workers")
+    options.out = options.out or (HERE / "medium" if options.medium else HERE / "made")
+    return options
 
 
 def main(products: Sequence[Product], description: str | None, given: Sequence[str] | None = None) -> int:
     """Compute what is missing, then write."""
     options = arguments(description, given)
+    if options.medium:
+        if len(products) == 1:
+            say("the middle size has one page for everything: python -m paper --medium")
+            return 2
+        from paper.medium import command  # it uses what this module offers
+
+        return command.main(options)
     wanted = [name for name in NETWORKS if any(name in product.networks for product in products)]
     wanted = [name for name in wanted if not options.only or name in options.only]
     lacking = {name: texts for name in wanted if (texts := missing(name, options.data))}
@@ -89,19 +106,20 @@ def main(products: Sequence[Product], description: str | None, given: Sequence[s
         return 2
     names = tuple(name for name in wanted if name not in lacking)
     sizes = FULL if options.full else QUICK
-    results = Results(Kept(options.out / "units", options.data), sizes, names, options.full, options.out)
+    kept = Kept(options.out / "units", options.data)
+    results = Results(kept, sizes, names, options.full, options.out)
     units = list(dict.fromkeys(unit for product in products for unit in _units(product, names, sizes)))
-    todo = [unit for unit in units if results.kept.rows(unit) is None]
+    todo = [unit for unit in units if kept.rows(unit) is None]
     # One network after the other: it is loaded once.
     todo.sort(key=lambda unit: names.index(unit.network))
     if units:
         say(f"{len(units) - len(todo)} of {len(units)} units of work are there already")
     if (options.full and todo) or options.estimate:
-        _say_cost(results, todo)
+        _say_cost(kept.data, sizes, todo)
         if options.estimate:
             return 0
     try:
-        _compute(results, todo, options.ray_address)
+        _compute(kept, todo, options.ray_address)
     except KeyboardInterrupt:
         say("interrupted; what is done is kept, and the same command goes on from there")
         return 130
@@ -137,25 +155,25 @@ def _units(product: Product, names: Iterable[str], sizes: dict[str, Size]) -> li
     ]
 
 
-def _compute(results: Results, todo: Sequence[Unit], address: str | None) -> None:
-    data = results.kept.data
+def _compute(kept: Kept, todo: Sequence[Unit], address: str | None) -> None:
+    data = kept.data
     began = time.perf_counter()
     done = in_turn(todo, data) if address is None else on_ray(todo, data, address)
     if todo and address is None:
         say(f"computing, beginning with {todo[0]}")
     for i, (unit, rows, seconds) in enumerate(done, 1):
-        results.kept.save(unit, rows, seconds)
+        kept.save(unit, rows, seconds)
         say(f"[{i}/{len(todo)}, {duration(time.perf_counter() - began)}] {unit}: {seconds:.1f} s")
 
 
-def _say_cost(results: Results, todo: Sequence[Unit]) -> None:
+def _say_cost(data: Path, sizes: Mapping[str, Size], todo: Sequence[Unit]) -> None:
     """What is still to be computed costs about this, on this machine."""
     say("measuring each network for a few seconds; other work on this machine makes it look slower")
     total = 0.0
     for name in dict.fromkeys(unit.network for unit in todo):
-        classifier = classifier_of(name, results.kept.data)
-        size = results.sizes[name]
-        x = subjects_of(name, results.kept.data, 1).x
+        classifier = classifier_of(name, data)
+        size = sizes[name]
+        x = subjects_of(name, data, 1).x
         each = {}
         for targets in ("runner_up", "all") if NETWORKS[name].family != "imagenet" else ("runner_up",):
             estimate = cs.estimate(classifier, x, targets=targets, blocks=10, block_size=64)

@@ -22,7 +22,7 @@ def draw(results: Results) -> Any:
     for axis, name in zip(axes[0], names, strict=True):
         distortions = results.distortions(name, "cw", "2", gaps.KIND)
         scores = results.scores(name, "2", gaps.KIND)
-        order = sorted(scores, key=lambda i: distortions.get(i, np.inf))
+        order = sorted((i for i in scores if i in distortions), key=distortions.__getitem__)
         places = np.arange(1, len(order) + 1)
         values = np.array([scores[i]["score"] for i in order])
         low, high = (np.array([scores[i][end] for i in order]) for end in ("score_low", "score_high"))
@@ -30,10 +30,8 @@ def draw(results: Results) -> Any:
         axis.errorbar(
             places, values, errors, fmt="o", ms=3, lw=0.8, color=figure.COLOURS["CLEVER"], label="CLEVER, 95% interval"
         )
-        axis.plot(
-            places, [distortions.get(i, np.nan) for i in order], "^", ms=3.5, color=figure.COLOURS["CW"], label="CW"
-        )
-        failed = [place for place, i in zip(places, order, strict=True) if not np.isfinite(distortions.get(i, np.inf))]
+        axis.plot(places, [distortions[i] for i in order], "^", ms=3.5, color=figure.COLOURS["CW"], label="CW")
+        failed = [place for place, i in zip(places, order, strict=True) if not np.isfinite(distortions[i])]
         if failed:
             axis.plot(
                 failed, [0.97] * len(failed), "x", ms=4, color=figure.COLOURS["CW"], label="CW failed",

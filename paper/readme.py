@@ -1,4 +1,4 @@
-"""Write paper/README.md from the results: `python -m paper.readme`."""
+"""Write the page beside the results, paper/made/README.md: `python -m paper.readme`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from cleverscore import tails
 from cleverscore.loading.zoo.train import RECIPES
 from paper import above, accuracy, ks, radius, targeted, timing, untargeted
-from paper.command import HERE, Product, main
+from paper.command import Product, main
 from paper.findings import findings
 from paper.networks import NETWORKS
 from paper.results import Results
@@ -40,7 +40,9 @@ FIGURES = {
         "distribution of that norm in two discs, with sampled values.",
     ),
 }
-INTRODUCTION = """# The paper, computed again
+INTRODUCTION = """# The paper, computed again in small sizes
+
+Larger sizes, and which claims hold, are in `paper/README.md`.
 
 Tables and figures of T.-W. Weng et al., *Evaluating the Robustness of Neural Networks: An Extreme Value Theory
 Approach* (ICLR 2018), from this package. This page is written by `python -m paper.readme` from the results, as
@@ -80,14 +82,14 @@ def page(results: Results) -> str:
     """The whole page."""
     made = tables(results)
     parts = [INTRODUCTION, _computed(results), "## Findings\n", *(found.markdown() for found in findings(results)), ""]
-    parts += ["## Networks\n", *(table.markdown() for table in accuracy.tables(results)), _training()]
+    parts += ["## Networks\n", *(table.markdown() for table in accuracy.tables(results)), training()]
     parts.append("## Tables\n")
     parts += [table.markdown() for group in made.values() for table in group if table.cells]
     parts.append("## Figures\n")
     for name, (module, caption) in FIGURES.items():
         path = results.out / "figures" / f"{name}.png"
         if path.is_file():
-            where = os.path.relpath(path, HERE)
+            where = os.path.relpath(path, results.out)
             parts.append(f"![{caption}]({where})\n\n{caption} (`python -m paper.{module}`)\n")
     parts.append("## Every cell\n")
     flag = "--full" if results.full else "--quick"
@@ -126,7 +128,8 @@ def _computed(results: Results) -> str:
     )
 
 
-def _training() -> str:
+def training() -> str:
+    """How the networks came to be."""
     epochs = [recipe.epochs for recipe in RECIPES.values()]
     return (
         f"Trained here by `cleverscore.loading.zoo.train` (SGD with Nesterov momentum, cosine schedule, {min(epochs)} "
@@ -153,9 +156,8 @@ def _every_cell(table: Table, command: str) -> str:
 
 
 def make(results: Results) -> None:
-    """Write it: beside the code for its own results, else beside the results."""
-    target = HERE / "README.md" if results.out.resolve() == (HERE / "made").resolve() else results.out / "README.md"
-    write(results, target)
+    """Write it beside the results."""
+    write(results, results.out / "README.md")
 
 
 def write(results: Results, target: Path) -> None:

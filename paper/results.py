@@ -6,17 +6,25 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from paper.networks import NETWORKS
 from paper.sizes import PAPER, Size
-from paper.work import Kept, Question, Rows, clever
+from paper.work import Question, Rows, clever
 
 KIND_TITLES = {"least_likely": "Least likely", "random": "Random", "runner_up": "Top-2"}
 NORM_KEYS = {"2": "l2", "inf": "linf"}
 LEVEL = 0.05  # of the K-S test
+
+
+class Answers(Protocol):
+    """Where rows come from."""
+
+    def answers(self, network: str, question: Question, size: Size) -> Rows:
+        """All rows of a question; none where it was not computed."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -26,7 +34,7 @@ class Results:
     full    whether the sizes are the paper's.
     """
 
-    kept: Kept
+    kept: Answers
     sizes: Mapping[str, Size]
     names: tuple[str, ...]
     full: bool
@@ -77,17 +85,19 @@ class Results:
 
 @dataclass(frozen=True)
 class Mean:
-    """An average over `used` of `count` images, with its standard error."""
+    """An average over `used` of `count` images, with its standard error; `failed` of them an attack did not move."""
 
     value: float
     used: int
     count: int
     error: float
+    failed: int = 0
 
     @property
     def images(self) -> str:
         """How many images it is over: "20", or "18 of 20" where some have none."""
-        return images_text(self.used, self.count)
+        text = images_text(self.used, self.count)
+        return f"{text}, {self.failed} failed" if self.failed else text
 
     @classmethod
     def of(cls, values: list[float]) -> Mean:

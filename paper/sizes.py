@@ -1,4 +1,4 @@
-"""How much is computed: `quick` for an hour or two on two cores, `full` as in the paper."""
+"""How much is computed: `quick` for an hour or two, `medium` for days in the background, `full` as in the paper."""
 
 from __future__ import annotations
 
@@ -72,6 +72,28 @@ QUICK = {
     "inception_v3": _LARGE,
     "resnet50": _LARGE,
     "mobilenet_v1": replace(_LARGE, blocks=20, block_size=8, cw=30, rate=0.001, many=1, many_size=4),
+}
+
+# Between the two (paper/medium): as much of the paper's sizes as two cores can hold in days. The first `many` images
+# have 500 blocks instead of `blocks`. CW's rate is the paper's where its iterations are; with fewer it is higher.
+_MEDIUM_MLP = Size(
+    100, 100, 1024, "paper", cw=1000, rate=0.01, ifgsm=50, many=20, many_size=1024, released=100, group=2
+)
+_MEDIUM_MNIST = Size(50, 100, 128, "paper", cw=500, rate=0.02, ifgsm=50, many=10, many_size=128, released=50, group=2)
+_MEDIUM_CIFAR = Size(30, 50, 64, "paper", cw=300, rate=0.01, ifgsm=50, many=10, many_size=64, released=30, group=2)
+_MEDIUM_LARGE = Size(10, 30, 16, "quick", cw=100, rate=0.002, ifgsm=50, many=0, many_size=0, released=10, group=1)
+MEDIUM = {
+    "mnist-mlp": _MEDIUM_MLP,
+    "mnist-cnn": _MEDIUM_MNIST,
+    "mnist-dd": replace(_MEDIUM_MNIST, ifgsm=500),
+    "mnist-brelu": _MEDIUM_MNIST,
+    "cifar-mlp": _MEDIUM_MLP,
+    "cifar-cnn": _MEDIUM_CIFAR,
+    "cifar-dd": replace(_MEDIUM_CIFAR, ifgsm=250),
+    "cifar-brelu": _MEDIUM_CIFAR,
+    "inception_v3": _MEDIUM_LARGE,
+    "resnet50": _MEDIUM_LARGE,
+    "mobilenet_v1": replace(_MEDIUM_LARGE, images=20, blocks=50, rate=0.001, released=20),
 }
 
 # The paper: 500 blocks of 1024, CW with 1000 iterations (2000 on MNIST) and a rate for each network, I-FGSM with 50.

@@ -45,7 +45,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells under a title; `digits` after the point, with `unit` behind the number."""
+    """Cells under a title; `digits` after the point, with `unit` behind the number.
+
+    errors      whether standard errors stand beside the numbers.
+    head        what the first column is called; where it is no network, `Cell.network` is what it says.
+    """
 
     name: str
     title: str
@@ -53,6 +57,8 @@ class Table:
     cells: tuple[Cell, ...]
     digits: int = 3
     unit: str = ""
+    errors: bool = False
+    head: str = "network"
 
     @property
     def columns(self) -> list[str]:
@@ -72,31 +78,41 @@ class Table:
             digits = 1 - math.floor(math.log10(abs(value)))
         return f"{value:.{digits}f}{self.unit}"
 
+    def _ours(self, cell: Cell) -> str:
+        error = "" if not self.errors or math.isnan(cell.error) else f" ± {cell.error:.2g}"
+        return self.text(cell.ours) + error
+
+    def _fewer(self, cell: Cell, usual: str) -> bool:
+        """Whether a cell has to say over how many images it is: other than its line, or fewer than planned."""
+        if self.errors:
+            return "of" in cell.images and (not math.isnan(cell.ours) or "failed" in cell.images)
+        return cell.images not in ("–", usual)
+
     def _lines(self) -> list[list[str]]:
         """A line for each network: ours, in brackets its images where they are others, the paper's in parentheses."""
         found = {(cell.network, cell.column): cell for cell in self.cells}
         lines = []
         for network in dict.fromkeys(cell.network for cell in self.cells):
-            line = [NETWORKS[network].title]
+            line = [NETWORKS[network].title if network in NETWORKS else network]
             usual, _ = Counter(cell.images for cell in self.cells if cell.network == network).most_common(1)[0]
             for column in self.columns:
                 cell = found.get((network, column))
                 published = "" if cell is None or cell.paper is None else f" ({self.text(cell.paper)})"
-                fewer = "" if cell is None or cell.images in ("–", usual) else f" [{cell.images}]"
-                line.append("–" if cell is None else self.text(cell.ours) + fewer + published)
+                fewer = "" if cell is None or not self._fewer(cell, usual) else f" [{cell.images}]"
+                line.append("–" if cell is None else self._ours(cell) + fewer + published)
             lines.append(line)
         return lines
 
     def markdown(self) -> str:
         """Ours, and the paper's in parentheses."""
-        header = ["network", *self.columns]
+        header = [self.head, *self.columns]
         lines = [header, ["---"] + ["--:"] * len(self.columns), *self._lines()]
         body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return f"**{self.title}.** {self.note}\n\n{body}\n"
 
     def latex(self) -> str:
         """The same as a tabular."""
-        lines = [["network", *self.columns], *self._lines()]
+        lines = [[self.head, *self.columns], *self._lines()]
         rows = [" & ".join(_escaped(cell) for cell in line) + r" \\" for line in lines]
         body = "\n".join([rows[0], r"\hline", *rows[1:]])
         columns = "l" + "r" * len(self.columns)
@@ -107,7 +123,7 @@ class Table:
         """A line for each cell."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["network", "column", "paper", "ours", "standard_error", "images", "sizes"])
+        writer.writerow([self.head, "column", "paper", "ours", "standard_error", "images", "sizes"])
         for cell in self.cells:
             published = "" if cell.paper is None else cell.paper
             error = "" if math.isnan(cell.error) else f"{cell.error:.3g}"
@@ -122,7 +138,7 @@ class Table:
 
 
 def _escaped(text: str) -> str:
-    for sign, instead in (("%", r"\%"), ("_", r"\_"), ("∞", r"$\infty$"), ("–", "--")):
+    for sign, instead in (("%", r"\%"), ("_", r"\_"), ("∞", r"$\infty$"), ("–", "--"), ("±", r"$\pm$")):
         text = text.replace(sign, instead)
     return text
 

@@ -152,7 +152,7 @@ def run(unit: Unit, data: Path) -> Rows:
     classifier = classifier_of(unit.network, data)
     question, size = unit.question, unit.size
     if question.kind == "accuracy":
-        return [_accuracy(classifier, unit.network, data)]
+        return [accuracy(classifier, unit.network, data)]
     examples = subjects_of(unit.network, data, 1 if question.kind == "time" else size.images)
     part = slice(unit.start, unit.stop)
     if question.kind in ("cw", "ifgsm"):
@@ -214,7 +214,7 @@ def _attacked(classifier: cs.Classifier, examples: Subjects, part: slice, questi
     ]
 
 
-def _accuracy(classifier: cs.Classifier, name: str, data: Path) -> dict[str, Any]:
+def accuracy(classifier: cs.Classifier, name: str, data: Path) -> dict[str, Any]:
     """The share of test images, or of the pictures of an ImageNet network, that are classified correctly."""
     parameters = sum(parameter.numel() for parameter in classifier.module.parameters())
     if NETWORKS[name].family == "imagenet":
