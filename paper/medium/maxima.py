@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 import cleverscore as cs
-from cleverscore.estimators.sampling.block_maxima import Request, one_thread, sample
+from cleverscore.estimators.sampling.block_maxima import Request, sample
 from cleverscore.estimators.sampling.sampler import Gatherer
 from cleverscore.estimators.sampling.target_elimination import Race, Stopping, looks
 from cleverscore.estimators.settings import Settings
@@ -24,6 +24,7 @@ from cleverscore.inputs.examples import Example, prepare
 from cleverscore.models.input_box import Moves
 from cleverscore.models.margin_gradients import dual_norms, margin_gradient_norms
 from cleverscore.scores.slope import slope_scores
+from cleverscore.threads import one_thread
 from paper.medium.plan import AUTHORS, NORMS
 from paper.medium.store import Arrays
 from paper.networks import KINDS, LARGE, SEED, Subjects

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from cleverscore.errors import CleverWarning
-from cleverscore.estimators.sampling.block_maxima import one_thread
+from cleverscore.threads import one_thread
 from paper.medium import attacks, maxima
 from paper.medium.plan import Unit
 from paper.medium.store import Arrays, Store, about
