@@ -11,7 +11,7 @@ NETWORKS ?= runs/networks
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test browser lint format bench paper paper-medium paper-full docs reference zoo clean
+.PHONY: help demo test check browser lint format bench paper paper-medium paper-full docs reference zoo clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,9 @@ demo: $(READY)  ## set up, score ten shipped digits, write a table, plots and a 
 
 test: lint browser  ## set up, check style and types, run the whole test suite
 	$(BIN)/python -m pytest
+
+check: lint  ## set up, check style and types, run the fast tests (a minute or two)
+	$(BIN)/python -m pytest -m "not slow"
 
 browser:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from architecture import ENTRIES, ROOMS
+
 PACKAGE = Path(__file__).parents[1] / "src" / "cleverscore"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -39,13 +41,7 @@ def test_tails_never_needs_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(PACKAGE.parent)}).returncode == 0
 
 
-# Each room imports the rooms before it and itself only; the files of the root come first.
-ROOMS = (
-    "models", "inputs", "tails", "estimators", "scores", "attacks", "certificates", "exact", "brackets", "loading",
-    "runs", "reporting", "cli",
-)  # fmt: skip
 ROOT = {"errors", "norms", "progress", "randomness", "threads", "validation"}
-ENTRIES = {"__init__", "__main__", "pytest_plugin"}  # what Python and pytest start with: they may import everything
 MOST_FILES = 16  # of a room without sub-rooms, `__init__` among them
 
 
@@ -67,7 +63,7 @@ def test_rooms_import_only_rooms_before_them() -> None:
 
 
 def test_the_root_has_its_few_files_and_all_rooms() -> None:
-    assert {path.stem for path in PACKAGE.glob("*.py")} == ROOT | ENTRIES
+    assert {path.stem for path in PACKAGE.glob("*.py")} == {*ROOT, *ENTRIES}
     assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} == set(ROOMS)
 
 

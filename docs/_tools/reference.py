@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import architecture
 import click
 import figures
 
@@ -279,6 +280,7 @@ PAGES = {
     "api.md": api_page,
     "peers.md": figures.peers_page,
     "statistics.md": figures.statistics_page,
+    "architecture.md": architecture.page,
 }
 
 if __name__ == "__main__":
