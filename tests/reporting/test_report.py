@@ -20,7 +20,7 @@ from cleverscore.reporting.html.report import ranges, report_page, write_report
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import stored_scores
 from cleverscore.runs.thumbnails import shrunk_picture, thumbnail
-from cleverscore.tails import FitOutcome
+from cleverscore.tails import FitOutcome, stability
 from cleverscore.tails.paired_tests import median_interval
 from tests.browser import Browser
 from tests.cli.test_cli import cleverscore
@@ -239,6 +239,25 @@ def test_thinned_maxima_keep_their_quantiles(tmp_path: Path) -> None:
         low, high = arrays["0.smallest"][place], arrays["0.largest"][place]
         ordered = np.sort(head.maxima)[np.linspace(0, 199, table.shape[1]).round().astype(int)]
         assert low + table[place] / 65535 * (high - low) == pytest.approx(ordered, rel=1e-4)
+
+
+def test_stability_is_drawn_with_both_tests_beside_the_fit(browser: Browser, tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", blocks=100, inputs=4, norms=("2",))
+    with Store.open(run) as store:
+        found = findings(store)
+    _, arrays = unpack(packed(found, {}))
+    codes = arrays["0.stability"].reshape(4, 5)
+    for place, head in enumerate(found.norms[0].known):
+        ratios = 2.0 ** ((codes[place, :3] - 1.0) / 65534 * 8 - 4)
+        wanted = stability(head.maxima).location
+        assert ratios * head.maxima.max() == pytest.approx(wanted, rel=1e-3) and not codes[place, 3:].any()
+    browser.open(page(run).as_uri())
+    browser.run("document.querySelector('#inputs tbody tr').click()")
+    captions = browser.run("[...document.querySelectorAll('#detail figcaption')].map(e => e.textContent)")
+    assert sum(text.startswith("Stability: the end-point when blocks are merged") for text in captions) == 1
+    names = browser.run("[...document.querySelectorAll('#detail dt')].map(e => e.textContent)")
+    assert "K-S p" in names and "A-D p" in names
+    assert browser.troubles() == []
 
 
 def test_a_card_says_what_was_chosen_and_what_was_cut(tmp_path: Path) -> None:
