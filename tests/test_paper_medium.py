@@ -277,6 +277,12 @@ def test_the_page_comes_from_the_units_alone(folder: Path, monkeypatch: pytest.M
     assert made == written(folder)
 
 
+def test_a_page_without_units_says_so(tmp_path: Path) -> None:
+    text = render(Store(tmp_path / "units"), tmp_path, {}, SIZES).read_text()
+    assert "0 of 108 units of work are there" in text and "holds**" not in text.split("The rule.")[0]
+    assert {path.stem for path in (tmp_path / "figures").iterdir()} == {"cone", "planes"}
+
+
 def test_cells_say_how_many_images_they_rest_on(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "units").symlink_to(folder / "units")
     more = {name: replace(size, images=8) for name, size in SIZES.items()}

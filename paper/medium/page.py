@@ -60,6 +60,7 @@ def render(store: Store, out: Path, weights: Mapping[str, str], sizes: Mapping[s
     """Write all of it; the page is beside the code for the units of the repository, else beside the results."""
     names = tuple(name for name in NETWORKS if name in sizes)
     results = MediumResults(Drawn(store, weights), sizes, names, False, out)
+    (out / "tables").mkdir(parents=True, exist_ok=True)
     made = tables.tables(results)
     for table in made:
         table.write(out / "tables")
