@@ -42,7 +42,7 @@ FIGURES = {
 }
 INTRODUCTION = """# The paper, computed again in small sizes
 
-Larger sizes, and which claims hold, are in `paper/README.md`.
+Larger sizes are in `paper/medium/README.md`.
 
 Tables and figures of T.-W. Weng et al., *Evaluating the Robustness of Neural Networks: An Extreme Value Theory
 Approach* (ICLR 2018), from this package. This page is written by `python -m paper.readme` from the results, as

@@ -15,6 +15,7 @@ from paper.networks import KINDS, SMALL
 from paper.panels import panels
 from paper.results import KIND_TITLES, Mean
 from paper.sizes import BLOCK_COUNTS
+from paper.work import Question
 
 TESTS = (("K-S", "o", "green"), ("A-D", "s", "CW"))
 
@@ -75,7 +76,10 @@ def draw_blocks(results: MediumResults) -> Any:
 
 def write(results: MediumResults) -> None:
     """All of them; those without any image are left out."""
-    for module in (cone, planes, densities, linf, gaps, per_image):
+    modules = [cone, planes, densities, gaps, per_image]
+    if any(results.rows(name, Question("cw", "random")) for name in SMALL):
+        modules.append(linf)
+    for module in modules:
         module.PRODUCT.make(results)
     figure.write(draw_ks(results), "ks", results.out)
     figure.write(draw_blocks(results), "blocks", results.out)

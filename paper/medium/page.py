@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paper.command import HERE
 from paper.medium import figures, tables
 from paper.medium.claims import HOLDS, LAW_TITLES, NOT, RULE, Claim, Comparison, claims, claims_csv, rows_csv
 from paper.medium.plan import Unit, all_units
@@ -21,7 +20,7 @@ TITLE = """# The paper, computed again
 
 The tables, figures and claims of T.-W. Weng et al., *Evaluating the Robustness of Neural Networks: An Extreme Value
 Theory Approach* (ICLR 2018), from this package. `python -m paper --medium --render` writes this page from finished
-units of work, which are in the repository. Small sizes, all of them there: [paper/made](made/README.md).
+units of work, which are in the repository. Small sizes, all of them there: [paper/made](../made/README.md).
 """
 HOW = """## How to make it
 
@@ -57,9 +56,10 @@ CAPTIONS = {
 
 
 def render(store: Store, out: Path, weights: Mapping[str, str], sizes: Mapping[str, Size] = MEDIUM) -> Path:
-    """Write all of it; the page is beside the code for the units of the repository, else beside the results."""
+    """Write all of it."""
     names = tuple(name for name in NETWORKS if name in sizes)
     results = MediumResults(Drawn(store, weights), sizes, names, False, out)
+    (out / "tables").mkdir(parents=True, exist_ok=True)
     made = tables.tables(results)
     for table in made:
         table.write(out / "tables")
@@ -67,7 +67,7 @@ def render(store: Store, out: Path, weights: Mapping[str, str], sizes: Mapping[s
     found = claims(results)
     (out / "tables" / "claims.csv").write_text(claims_csv(found), encoding="utf-8")
     (out / "tables" / "rows.csv").write_text(rows_csv(results), encoding="utf-8")
-    target = HERE / "README.md" if out.resolve() == (HERE / "medium").resolve() else out / "README.md"
+    target = out / "README.md"
     parts = [TITLE, "## Which claims hold\n", summary(found), RULE, "", computed(results, store), CUT]
     parts += ["## Tables\n", *(table.markdown() for table in made), training()]
     parts += ["## Figures\n", *_figures(out, target.parent), HOW]

@@ -184,7 +184,7 @@ for unit, _ in run.run(units, NOTHING, Path(sys.argv[1]), workers=int(sys.argv[2
 
 def test_killing_it_loses_one_unit_for_each_worker_at_most(tmp_path: Path) -> None:
     workers = 2
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     script = tmp_path / "child.py"
     script.write_text(f"if __name__ == '__main__':\n    {CHILD.strip().replace(chr(10), chr(10) + '    ')}\n")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
@@ -275,6 +275,12 @@ def test_the_page_comes_from_the_units_alone(folder: Path, monkeypatch: pytest.M
     assert {"cone", "planes", "densities", "linf", "ks", "blocks"} <= figures
     render(Store(folder / "units"), folder, {}, SIZES)
     assert made == written(folder)
+
+
+def test_a_page_without_units_says_so(tmp_path: Path) -> None:
+    text = render(Store(tmp_path / "units"), tmp_path, {}, SIZES).read_text()
+    assert "0 of 108 units of work are there" in text and "holds**" not in text.split("The rule.")[0]
+    assert {path.stem for path in (tmp_path / "figures").iterdir()} == {"cone", "planes"}
 
 
 def test_cells_say_how_many_images_they_rest_on(folder: Path, tmp_path: Path) -> None:
