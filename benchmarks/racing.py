@@ -43,7 +43,7 @@ def drawn(network: str, norm: str, images: int, blocks: int, work: Path) -> list
         command = [sys.executable, "-m", "cleverscore", "score", f"zoo:{network}", "zoo:mnist", *options, "--out", run]
         subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
         with Store.open(run) as store:
-            found += store.evidence(norm)
+            found += store.measurements(norm)
     return found
 
 
@@ -51,7 +51,7 @@ def replayed(settings: Settings, full: Measurements) -> Measurements:
     """The evidence that a race would have gathered, from blocks drawn already."""
     race = settings.race(full)
     while race.active:
-        start, stop = race.drawn, race.next_look()
+        start, stop = race.drawn, race.next_checkpoint()
         race.add(np.stack([full.maxima[t][start:stop] for t in race.active]))
     return Measurements(
         full.input_id, full.label, full.predicted, full.targets, full.margins, tuple(race.maxima),

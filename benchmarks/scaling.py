@@ -31,8 +31,8 @@ from cleverscore.estimators.sampling.sampler import gather
 from cleverscore.estimators.settings import Settings
 from cleverscore.inputs.examples import Example, prepare
 from cleverscore.runs.local_executor import InProcess, Processes
-from cleverscore.runs.schema import Part
-from cleverscore.runs.shards import Bench, Executor, Finished, Shard, Task
+from cleverscore.runs.schema import StoredBlocks
+from cleverscore.runs.shards import Executor, Finished, Shard, Task, WorkerContext
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import Study, StudyConfig
 from cleverscore.scores.cost import duration, estimate_for
@@ -70,7 +70,7 @@ def overhead(repeats: int, inputs: int, blocks: int) -> dict[str, float]:
     return {"ratio": median(ratios), "ratios": ratios, "shards": max(counts), "seconds": times["loop"]}
 
 
-class EmptyBench(Bench):
+class EmptyBench(WorkerContext):
     """Answers every shard at once, with results of the usual size."""
 
     def compute(self, shard: Shard) -> Finished:
@@ -83,7 +83,7 @@ class EmptyBench(Bench):
                 task.example.input_id, None, task.example.predicted, task.example.targets, task.example.margins,
                 tuple(np.zeros(len(task.blocks)) for _ in range(count)), (1024,) * count, 0.0, ("",) * count,
             )  # fmt: skip
-            parts.append(Part(shard.norm, item, task.blocks.start, whole=False))
+            parts.append(StoredBlocks(shard.norm, item, task.blocks.start, whole=False))
         return Finished(shard, tuple(parts), 0.0, "nobody")
 
 

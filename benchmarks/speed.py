@@ -31,7 +31,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import cleverscore as cs
 from benchmarks.networks import NETWORKS, Measured
-from cleverscore.estimators.sampling.sampler import Gatherer, gather
+from cleverscore.estimators.sampling.sampler import Sampler, gather
 from cleverscore.estimators.settings import Settings
 from cleverscore.inputs.examples import Example, prepare
 from cleverscore.threads import default_workers
@@ -131,7 +131,7 @@ def compare(name: str, p: float, targets: str, repeats: int, with_peer: bool, pe
     workers = default_workers(classifier.device)
     flops = forward_flops(classifier, examples[0].x) * (1 + count)
     preparing = time.perf_counter()
-    ready = Gatherer.make(classifier, examples, settings)
+    ready = Sampler.make(classifier, examples, settings)
     preparing = time.perf_counter() - preparing
     dict(ready.gather(examples))  # warm up
     ours, theirs, rates = [], [], []
@@ -204,7 +204,7 @@ def overhead(name: str, targets: str) -> dict[str, Any]:
     points = 4 * (network.points if targets == "runner_up" else network.untargeted_points)
     began = time.process_time()
     settings = settings_of(2.0, targets, points)
-    ready = Gatherer.make(classifier, examples, settings, workers=1, on_points=lambda _: None)
+    ready = Sampler.make(classifier, examples, settings, workers=1, on_points=lambda _: None)
     once = time.process_time() - began
     runs = []
     for _ in range(4):

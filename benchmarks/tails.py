@@ -167,12 +167,12 @@ def _constants(maxima: np.ndarray) -> np.ndarray:
     from cleverscore.estimators.settings import Settings
     from cleverscore.scores.score import score_from
 
-    evidence = [
+    measurements = [
         Measurements(i, None, 0, (1,), (1.0,), (row,), (BLOCK_SIZE,), 0.0, ("all blocks",))
         for i, row in enumerate(maxima)
     ]
     settings = Settings(p=2.0, targets=[[1]] * len(maxima))
-    return np.array([score.lipschitz for score in score_from(evidence, settings.rule)])
+    return np.array([score.lipschitz for score in score_from(measurements, settings.rule)])
 
 
 def accuracy(rows: int, art_rows: int) -> list[dict[str, Any]]:
@@ -299,9 +299,10 @@ def sequential(rows: int) -> list[dict[str, Any]]:
         x = draw(shape, rows, LOOKS[-1], seed=6)
         fits = [tails.law(x[:, :n]) for n in LOOKS]
         line: dict[str, Any] = {"shape": shape}
-        for name, looks in (("uncorrected", 1), ("looks", len(LOOKS))):
+        for name, checkpoints in (("uncorrected", 1), ("looks", len(LOOKS))):
             limits = [
-                tails.interval(x[:, :n], f, method="posterior", looks=looks) for n, f in zip(LOOKS, fits, strict=True)
+                tails.interval(x[:, :n], f, method="posterior", checkpoints=checkpoints)
+                for n, f in zip(LOOKS, fits, strict=True)
             ]
             width = np.array([i.high - i.low for i in limits])
             covers = np.array([(i.low <= END) & (i.high >= END) for i in limits])

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from cleverscore.estimators.measurements import Measurements
-from cleverscore.runs.schema import Part
+from cleverscore.runs.schema import StoredBlocks
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import StudyConfig, versions
 
@@ -60,7 +60,7 @@ def made_run(
                 item = Measurements(
                     i, label, predicted, others, margins, maxima, (8,) * count, 0.1, ("all blocks",) * count
                 )
-                store.append([Part(norm, item)])
+                store.append([StoredBlocks(norm, item)])
         if pictures:
             rows, columns = np.mgrid[0:12, 0:12]
             store.append_pictures(
@@ -82,7 +82,7 @@ def in_old_format(run: Path, version: int) -> None:
     """Rewrite a run as formats 1 (no bounds) and 2 had it: a row per target, no checksums."""
     with Store.open(run) as store:
         meta = store.meta
-        evidence = [(norm, item) for norm in ("1", "2", "inf") for item in store.evidence(norm)]
+        measurements = [(norm, item) for norm in ("1", "2", "inf") for item in store.measurements(norm)]
     path = run / "run.sqlite"
     path.unlink()
     old = sqlite3.connect(path)
@@ -117,7 +117,7 @@ def in_old_format(run: Path, version: int) -> None:
             """
         )
     old.executemany("INSERT INTO meta VALUES (?, ?)", [(key, json.dumps(value)) for key, value in meta.items()])
-    for norm, item in evidence:
+    for norm, item in measurements:
         for rank, target in enumerate(item.targets):
             row = (
                 item.input_id, norm, target, 0, rank, item.label, item.predicted, item.margins[rank],

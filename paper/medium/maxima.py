@@ -17,8 +17,8 @@ import torch
 
 import cleverscore as cs
 from cleverscore.estimators.sampling.block_maxima import Request, sample
-from cleverscore.estimators.sampling.sampler import Gatherer
-from cleverscore.estimators.sampling.target_elimination import Race, Stopping, looks
+from cleverscore.estimators.sampling.sampler import Sampler
+from cleverscore.estimators.sampling.target_elimination import Stopping, TargetElimination, checkpoints
 from cleverscore.estimators.settings import Settings
 from cleverscore.inputs.examples import Example, prepare
 from cleverscore.models.input_box import Moves
@@ -75,7 +75,7 @@ def drawn(
     targets = [sorted(set(few)) for few in kinds] if network in LARGE else "all"
     x, ids, labels = examples.x[part], examples.ids[part], examples.labels[part]
     prepared = prepare(classifier, x, targets=targets, labels=labels, ids=ids, seed=SEED)
-    ready = Gatherer.make(classifier, prepared, settings, workers=1)
+    ready = Sampler.make(classifier, prepared, settings, workers=1)
     found: dict[str, list[Floats]] = {norm: [] for norm in norms}
     counts = []
     for i, example in enumerate(prepared):
@@ -108,7 +108,7 @@ def _padded(rows: Sequence[Sequence[float]], empty: float) -> Floats:
     return np.array([[*row, *[empty] * (width - len(row))] for row in rows])
 
 
-def _drawing(ready: Gatherer, example: Example, norms: int) -> Draw:
+def _drawing(ready: Sampler, example: Example, norms: int) -> Draw:
     """A function from targets and blocks to maxima (norms * targets, blocks)."""
     with one_thread():
         moved = ready.reduced.move(example)
@@ -160,7 +160,7 @@ def raced(
     limit   the largest score there can be: a class that surely reaches it needs no more blocks.
     """
     races = {
-        (norm, penalty): Race(
+        (norm, penalty): TargetElimination(
             example.targets, example.margins, limit=limit, penalty=penalty, level=LEVEL, blocks=blocks.raced,
             block_size=blocks.size, stopping=Stopping(0.0, race=True),
         )
@@ -172,7 +172,7 @@ def raced(
     found: list[list[Floats]] = [[np.empty(0) for _ in example.targets] for _ in range(norms)]
     always = {t for t, target in enumerate(example.targets) if target in kinds}
     done = 0
-    for end in dict.fromkeys([*looks(blocks.raced), blocks.full]):
+    for end in dict.fromkeys([*checkpoints(blocks.raced), blocks.full]):
         active = sorted(always.union(*(race.active for race in races.values())))
         values = draw(tuple(example.targets[t] for t in active), range(done, end)).reshape(norms, len(active), -1)
         for norm in range(norms):

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import cleverscore as cs
-from cleverscore.brackets import run_bounds as evidence
+from cleverscore.brackets import run_bounds as measurements
 from cleverscore.brackets.bracket import COLUMNS, bracket_from
-from cleverscore.brackets.run_bounds import Above, Below, aim, bracketed, checked_attacks
+from cleverscore.brackets.run_bounds import AttackRecord, CertificateRecord, aim, bracketed, checked_attacks
 from cleverscore.runs.store import Store
 from cleverscore.scores.score import COLUMNS as SCORE_COLUMNS
 from tests.cli.test_cli import cleverscore, rows
@@ -66,8 +66,8 @@ def test_targeted_rows_are_bounded_for_their_own_target(p: float) -> None:
     assert found.consistent.all()
 
 
-def record(input_id: int, target: int | None, name: str, p: float, size: float) -> Above:
-    return Above(input_id, target, name, p, 0, size, 3.0 * size, size, 0.5 * size, 0.1)
+def record(input_id: int, target: int | None, name: str, p: float, size: float) -> AttackRecord:
+    return AttackRecord(input_id, target, name, p, 0, size, 3.0 * size, size, 0.5 * size, 0.1)
 
 
 @pytest.fixture
@@ -84,7 +84,10 @@ def test_bounds_are_put_where_they_belong(scored: cs.Scores) -> None:
         record(9, None, "cw", 2.0, math.inf),
         record(9, 2, "cw", 2.0, 0.01),  # of another question
     ]
-    below = [Below(4, None, "crown", 2.0, 0.5 * one, 0.1), Below(9, None, "crown", 2.0, 2.0 * three, 0.1)]
+    below = [
+        CertificateRecord(4, None, "crown", 2.0, 0.5 * one, 0.1),
+        CertificateRecord(9, None, "crown", 2.0, 2.0 * three, 0.1),
+    ]
     found = bracket_from(scored, above, below)
     assert found.attack == ("ddn", "cw", None)
     assert found.upper.tolist() == [1.5 * one, 0.5 * two, math.inf]
@@ -98,8 +101,11 @@ def test_bounds_are_put_where_they_belong(scored: cs.Scores) -> None:
     for words in ("1 of 2 rows (50%)", "no attack succeeded for 1", "! above (1)", "! below (1)"):
         assert words in text
     capped = cs.clever(affine(), affine_images(), p=2, radius=1e-3, ids=[4, 7, 9], **FEW)
-    assert capped[0].capped and bracket_from(capped, [], [Below(4, None, "crown", 2.0, 0.01, 0.1)]).consistent[0]
-    crossed = bracket_from(scored, above, [Below(7, None, "crown", 2.0, float(two), 0.1)])
+    assert (
+        capped[0].capped
+        and bracket_from(capped, [], [CertificateRecord(4, None, "crown", 2.0, 0.01, 0.1)]).consistent[0]
+    )
+    crossed = bracket_from(scored, above, [CertificateRecord(7, None, "crown", 2.0, float(two), 0.1)])
     assert "! crossed (1)" in str(crossed)
 
 
@@ -116,8 +122,8 @@ def test_scores_of_several_norms_share_attacks_that_have_one_norm(monkeypatch: p
     parts = [cs.clever(classifier, x, p=p, radius=20.0, **FEW) for p in (2.0, math.inf)]
     both = cs.Scores(parts[0].rows + parts[1].rows, parts[0].heads + parts[1].heads)
     runs = []
-    real = evidence._attacked
-    monkeypatch.setattr(evidence, "_attacked", lambda *a: runs.append((a[3], a[4])) or real(*a))
+    real = measurements._attacked
+    monkeypatch.setattr(measurements, "_attacked", lambda *a: runs.append((a[3], a[4])) or real(*a))
     found = cs.bracket(classifier, x, both, attacks=["ddn:quick", "fmn:quick"], certificate=None)
     assert runs == [("ddn:quick", 2.0), ("fmn:quick", 2.0), ("fmn:quick", math.inf)]
     assert [row.p for row in found.rows] == [2.0, 2.0, math.inf, math.inf] and found.consistent.all()
@@ -220,17 +226,17 @@ def test_every_batch_is_kept_when_a_later_one_fails(
 ) -> None:
     _, command = attacked_run
     command = [*command[:-1], tmp_path / "run", "--attack", "fmn:quick"]
-    real, calls = evidence._attacked, []
+    real, calls = measurements._attacked, []
 
-    def interrupted(*arguments: object) -> list[Above]:
+    def interrupted(*arguments: object) -> list[AttackRecord]:
         calls.append(arguments)
         if len(calls) > 2:
             raise KeyboardInterrupt
         return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(evidence, "ATTACKED_TOGETHER", 1)
-        patch.setattr(evidence, "_attacked", interrupted)
+        patch.setattr(measurements, "ATTACKED_TOGETHER", 1)
+        patch.setattr(measurements, "_attacked", interrupted)
         assert cleverscore(*command).returncode == 130
     with Store.open(tmp_path / "run") as store:
         assert len(store.above()) == 2

@@ -14,7 +14,7 @@ from cleverscore.estimators import stop_reason as reasons
 from cleverscore.estimators.budget import Budget
 from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.sampling import target_elimination as racing
-from cleverscore.estimators.sampling.target_elimination import Race, Stopping, gumbel_reach, looks
+from cleverscore.estimators.sampling.target_elimination import Stopping, TargetElimination, checkpoints, gumbel_reach
 from cleverscore.estimators.settings import Settings
 from cleverscore.scores.score import score_from
 
@@ -28,8 +28,8 @@ X = torch.rand(6, 30, generator=torch.Generator().manual_seed(1))
 FIXED = {"blocks": 200, "block_size": 16, "radius": 20.0}
 
 
-def race(margins: list[float], *, stopping: Stopping, blocks: int = 200, limit: float = math.inf) -> Race:
-    return Race(
+def race(margins: list[float], *, stopping: Stopping, blocks: int = 200, limit: float = math.inf) -> TargetElimination:
+    return TargetElimination(
         range(len(margins)),
         margins,
         limit=limit,
@@ -46,8 +46,8 @@ def weibull(generator: np.random.Generator, size: tuple[int, ...], shape: float 
 
 
 def test_looks_double() -> None:
-    assert looks(500) == [32, 64, 128, 256, 500]
-    assert looks(32) == [32] and looks(5) == [5] and looks(33) == [32, 33]
+    assert checkpoints(500) == [32, 64, 128, 256, 500]
+    assert checkpoints(32) == [32] and checkpoints(5) == [5] and checkpoints(33) == [32, 33]
 
 
 def test_a_clear_loser_is_dropped_at_the_first_look_and_near_ties_run_on() -> None:
@@ -66,7 +66,7 @@ def test_the_winner_is_rarely_dropped() -> None:
         run = race([1.0, 1.03], stopping=Stopping(0.0, race=True))
         generator = np.random.default_rng(seed)
         while run.active:
-            run.add(weibull(generator, (len(run.active), run.next_look() - run.drawn)))
+            run.add(weibull(generator, (len(run.active), run.next_checkpoint() - run.drawn)))
         lost += run.stopped[0] == reasons.LOST
     assert lost <= 1
 
@@ -78,7 +78,7 @@ def test_a_race_ends_with_the_smallest_score_of_all_blocks() -> None:
         maxima = weibull(np.random.default_rng(seed), (4, 256), shape=15.0)
         run = race(margins.tolist(), stopping=Stopping(0.0, race=True), blocks=256)
         while run.active:
-            run.add(maxima[run.active, run.drawn : run.next_look()])
+            run.add(maxima[run.active, run.drawn : run.next_checkpoint()])
         scores = margins / tails.fit(maxima, penalty=0.01).location
         left = [t for t, drawn in enumerate(run.maxima) if len(drawn) == 256]
         off += scores[left].min() > 1.05 * scores.min()
@@ -196,7 +196,7 @@ def test_targeted_scores_stop_by_their_interval() -> None:
     assert reasons.NARROW in {score.stopped for score in scores}
     for score in scores:
         if score.stopped == reasons.NARROW:  # of sampling error; whether the law holds is another question
-            ends = tails.interval(score.maxima, tails.law(score.maxima), method="posterior", looks=4)
+            ends = tails.interval(score.maxima, tails.law(score.maxima), method="posterior", checkpoints=4)
             assert score.margin / ends.high >= 0.5 * score.value and score.margin / ends.low <= 1.5 * score.value
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from cleverscore.errors import SettingError
 from cleverscore.reporting.html.live_server import LiveServer
-from cleverscore.runs.schema import Part
+from cleverscore.runs.schema import StoredBlocks
 from cleverscore.runs.store import Store
 from tests.browser import Browser
 from tests.cli.test_cli import cleverscore
@@ -99,7 +99,9 @@ def test_the_page_follows_the_run(server: LiveServer, tmp_path: Path) -> None:
             "document.forms.filters.sort.value = 'input'; document.forms.filters.dispatchEvent(new Event('input'))"
         )
         with Store.open(server.report.run, write=True) as store:
-            store.append([Part(norm, replace(store.evidence(norm)[0], input_id=9)) for norm in ("2", "inf")])
+            store.append(
+                [StoredBlocks(norm, replace(store.measurements(norm)[0], input_id=9)) for norm in ("2", "inf")]
+            )
         browser.wait("document.getElementById('count')?.textContent.startsWith('4 of 4')")
         browser.wait("document.documentElement.dataset.ready === 'yes'")
         assert browser.run("document.forms.filters.sort.value") == "input"  # filters stay

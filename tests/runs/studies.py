@@ -63,5 +63,5 @@ def maxima(folder: Path) -> dict[tuple[str, int], bytes]:
         return {
             (norm, item.input_id): b"".join(row.tobytes() for row in item.maxima)
             for norm in ("2", "inf")
-            for item in store.evidence(norm)
+            for item in store.measurements(norm)
         }

@@ -16,7 +16,7 @@ from torch import nn
 import cleverscore as cs
 from cleverscore.errors import CleverError, SettingError, StoreError
 from cleverscore.runs.local_executor import InProcess, Processes
-from cleverscore.runs.shards import Bench, plan
+from cleverscore.runs.shards import WorkerContext, plan
 from cleverscore.runs.signals import Stop, stopping
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import Study, StudyConfig
@@ -85,11 +85,11 @@ def test_a_shard_that_kills_its_workers_ends_the_run_with_a_sentence(tmp_path: P
 
 def test_a_model_that_cannot_be_sent_says_what_to_do() -> None:
     made = study()
-    bench = Bench(cs.Classifier(lambda x: x.flatten(1)), made.settings, made.examples, {}, 1)
+    bench = WorkerContext(cs.Classifier(lambda x: x.flatten(1)), made.settings, made.examples, {}, 1)
     with pytest.raises(SettingError, match="cannot be sent"):
         bench.packed()
-    assert Bench.unpacked(
-        Bench(cs.Classifier(lambda x: x), made.settings, made.examples, {}, 1,
+    assert WorkerContext.unpacked(
+        WorkerContext(cs.Classifier(lambda x: x), made.settings, made.examples, {}, 1,
               recipe=(cs.load_model, ("zoo:mnist-mlp",), {})).packed()
     ).classifier.name  # fmt: skip
 

@@ -213,9 +213,9 @@ def test_a_law_that_does_not_fit_is_said() -> None:
 
     generator = np.random.default_rng(0)
     humps = np.concatenate([generator.normal(1.0, 0.01, 250), generator.normal(2.0, 0.01, 250)])
-    evidence = Measurements(0, None, 1, (0,), (1.0,), (humps,), (64,), 0.0, ("all blocks",))
+    measurements = Measurements(0, None, 1, (0,), (1.0,), (humps,), (64,), 0.0, ("all blocks",))
     rule = ScoreRule(2.0, 5.0, "paper", "runner_up", 0.01)
-    scores = score_from([evidence], rule)
+    scores = score_from([measurements], rule)
     assert "poor (1: input 0): The Anderson-Darling test rejects" in str(scores)
     assert scores[0].low == 0.0 and scores[0].high == 1.0 / humps.max() and "at most 0.4" in str(scores)
 

@@ -13,7 +13,7 @@ import torch
 
 import cleverscore as cs
 from cleverscore.errors import SettingError
-from cleverscore.estimators.sampling.target_elimination import Race, Stopping
+from cleverscore.estimators.sampling.target_elimination import Stopping, TargetElimination
 from cleverscore.estimators.stop_reason import DECIDED
 from tests.helpers import affine, affine_distance
 
@@ -87,13 +87,13 @@ def test_decisions_agree_with_full_runs(digits: tuple) -> None:
 def test_close_calls_draw_all_blocks() -> None:
     generator = np.random.default_rng(0)
 
-    def race(threshold: float) -> Race:
-        made = Race(
+    def race(threshold: float) -> TargetElimination:
+        made = TargetElimination(
             [1], [1.0], limit=5.0, penalty=0.1, level=0.95, blocks=128, block_size=8,
             stopping=Stopping(0.0, race=False, threshold=threshold),
         )  # fmt: skip
         while made.active:
-            made.add(10.0 - generator.weibull(3.0, (1, made.next_look() - made.drawn)))
+            made.add(10.0 - generator.weibull(3.0, (1, made.next_checkpoint() - made.drawn)))
         return made
 
     assert len(race(0.05).maxima[0]) == 32 and len(race(0.3).maxima[0]) == 32

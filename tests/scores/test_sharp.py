@@ -18,7 +18,7 @@ from cleverscore.estimators import stop_reason as reasons
 from cleverscore.estimators.ascent.profile_search import most_gradients
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
 from cleverscore.estimators.measurements import Measurements
-from cleverscore.runs.schema import Part, evidence_of, part_row
+from cleverscore.runs.schema import StoredBlocks, evidence_of, part_row
 from cleverscore.scores.score import COLUMNS
 from tests.cli.test_cli import cleverscore, rows
 
@@ -80,8 +80,8 @@ def test_the_estimate_is_an_upper_bound_of_the_gradients(scores: cs.Scores) -> N
 @pytest.mark.parametrize("upper", [2.5, math.inf])
 def test_a_stored_profile_is_read_back_as_it_was(upper: float) -> None:
     profile = RadialProfile(2.0, 1.9, upper, np.array([0.1, 0.3, 1 / 3]), (0.5, 0.9, 1.0), 1234, "unsettled")
-    evidence = Measurements(7, 1, 1, (3,), (1.5,), (np.empty(0),), (0,), 0.5, (reasons.ALL_STARTS,), (profile,))
-    row = part_row(Part("2", evidence))
+    measurements = Measurements(7, 1, 1, (3,), (1.5,), (np.empty(0),), (0,), 0.5, (reasons.ALL_STARTS,), (profile,))
+    row = part_row(StoredBlocks("2", measurements))
     text, blob = next(cell for cell in row if isinstance(cell, str) and cell.startswith("{")), row[-2]
     (again,) = evidence_of(7, text, blob).profiles
     assert again.falls.tolist() == profile.falls.tolist()

@@ -45,20 +45,20 @@ def test_profile_likelihood_is_too_short_near_shape_one() -> None:
 
 @pytest.mark.parametrize("shape", [1.5, 5.0, 10.0, 30.0])
 def test_coverage_under_sequential_stopping(shape: float) -> None:
-    looks = (32, 64, 128, 256)
-    x = draw(shape, 400, looks[-1], seed=3)
-    limits = [interval(x[:, :n], law(x[:, :n]), method="posterior", looks=len(looks)) for n in looks]
+    checkpoints = (32, 64, 128, 256)
+    x = draw(shape, 400, checkpoints[-1], seed=3)
+    limits = [interval(x[:, :n], law(x[:, :n]), method="posterior", checkpoints=len(checkpoints)) for n in checkpoints]
     width = np.array([i.high - i.low for i in limits])
     hit = np.array([covered(i.low, i.high) for i in limits])
     for quantile in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8):
         narrow = width <= np.quantile(width[np.isfinite(width)], quantile)
-        stop = np.where(narrow.any(axis=0), narrow.argmax(axis=0), len(looks) - 1)
+        stop = np.where(narrow.any(axis=0), narrow.argmax(axis=0), len(checkpoints) - 1)
         assert hit[stop, np.arange(len(x))].mean() >= 0.92
 
 
 def test_looks_and_level_widen() -> None:
     x = draw(4.0, 50, 100)
-    once, often, sure = interval(x), interval(x, looks=5), interval(x, level=0.99)
+    once, often, sure = interval(x), interval(x, checkpoints=5), interval(x, level=0.99)
     for wider in (often, sure):
         assert np.all(wider.low <= once.low)
         assert np.all(wider.high >= once.high)

@@ -15,7 +15,7 @@ import torch
 
 from cleverscore.attacks.attack import AttackFunction
 from cleverscore.brackets.masking import SLACK, Sign, above_attack, masking_signs
-from cleverscore.brackets.records import Above, Below
+from cleverscore.brackets.records import AttackRecord, CertificateRecord
 from cleverscore.brackets.run_bounds import aim, bracketed, checked_attacks, images_by_id, run_attacks, run_certificates
 from cleverscore.brackets.tables import bracket_summary, bracket_table
 from cleverscore.models.classifier import Classifier
@@ -174,10 +174,10 @@ def bracket(
     return replace(found, signs=signs_of(classifier, by_id, found))
 
 
-def bracket_from(scores: Scores, above: Iterable[Above], below: Iterable[Below]) -> Bracket:
+def bracket_from(scores: Scores, above: Iterable[AttackRecord], below: Iterable[CertificateRecord]) -> Bracket:
     """Put records next to the scores they belong to."""
     rows = bracketed(scores)
-    attacks: dict[tuple[int, int | None], list[Above]] = defaultdict(list)
+    attacks: dict[tuple[int, int | None], list[AttackRecord]] = defaultdict(list)
     for record in above:
         attacks[record.input, record.target].append(record)
     proofs: dict[tuple[int, int | None, float], float] = defaultdict(lambda: math.nan)

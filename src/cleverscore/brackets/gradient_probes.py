@@ -31,7 +31,7 @@ STEP_OF_MARGIN = 0.3  # gradients are followed this share of the way to where th
 
 
 @dataclass(frozen=True)
-class Behind:
+class UntransformedModel:
     """The model behind a declared transform, in double precision where it gives the same logits there."""
 
     classifier: Classifier
@@ -43,7 +43,7 @@ class Behind:
         return self.classifier.logits(x)
 
 
-def behind_transform(classifier: Classifier, examples: Sequence[Example]) -> Behind:
+def behind_transform(classifier: Classifier, examples: Sequence[Example]) -> UntransformedModel:
     """The model to be probed."""
     plain = copy.copy(classifier)
     plain.transform = plain.transform_backward = None
@@ -59,12 +59,12 @@ def behind_transform(classifier: Classifier, examples: Sequence[Example]) -> Beh
     except Exception:  # modules that cannot be copied, or that hold numbers of a fixed precision
         same = False
     if same:
-        return Behind(double, torch.float64, classifier.transformed)
-    return Behind(plain, own, classifier.transformed)
+        return UntransformedModel(double, torch.float64, classifier.transformed)
+    return UntransformedModel(plain, own, classifier.transformed)
 
 
 @dataclass(frozen=True)
-class Seen:
+class ProbeStats:
     """What one input showed.
 
     flat        share of points where a tiny step changes nothing.
@@ -89,7 +89,7 @@ class Seen:
         return self.example.margins[0]
 
 
-def look(behind: Behind, example: Example, ball: LpBall, seed: int) -> Seen:
+def look(behind: UntransformedModel, example: Example, ball: LpBall, seed: int) -> ProbeStats:
     """Follow gradients and small steps at the input and at points of its ball."""
     around = ball.points(example.x, count=POINTS - 1, seed=seed, input_id=example.input_id, block=UNUSED_BLOCK, tile=0)
     points = behind.before(torch.cat([example.x[None], around])).detach().to(behind.dtype)
@@ -138,7 +138,7 @@ def look(behind: Behind, example: Example, ball: LpBall, seed: int) -> Seen:
 
     vanished = dual_norms(slope, ball.q) * ball.radius <= VANISHED * margins.abs()
     steep = ~vanished
-    return Seen(
+    return ProbeStats(
         example=example,
         flat=float(flat.double().mean()),
         levels=len(set(logits[flat].flatten().tolist())),

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from cleverscore.attacks.attack import Attacked
-from cleverscore.brackets.gradient_probes import Seen, behind_transform, look
+from cleverscore.brackets.gradient_probes import ProbeStats, behind_transform, look
 from cleverscore.errors import InputError
 from cleverscore.inputs.balls import LpBall
 from cleverscore.inputs.examples import prepare
@@ -140,7 +140,7 @@ def _distortions(result: Attacked, x: torch.Tensor, p: float) -> Array:
     return np.where(result.success, moved, np.inf)
 
 
-def _cause(seen: Seen) -> tuple[str, float] | None:
+def _cause(seen: ProbeStats) -> tuple[str, float] | None:
     """The first cause that explains what an input shows, and its number."""
     if seen.flat >= FLAT_SHARE:
         return "quantised" if seen.levels > 2 else "clipped", seen.flat

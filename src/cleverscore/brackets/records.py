@@ -11,7 +11,7 @@ Key = tuple[int, int | None, str, float]
 
 
 @dataclass(frozen=True)
-class Above:
+class AttackRecord:
     """What one attack found for one input: the distance is at most this.
 
     target          the class it had to reach, None for any other.
@@ -43,7 +43,7 @@ class Above:
 
 
 @dataclass(frozen=True)
-class Below:
+class CertificateRecord:
     """A proof for one input by the method `name`: the distance is at least `radius`."""
 
     input: int

@@ -14,7 +14,7 @@ import torch
 from cleverscore.attacks.attack import ATTACKS, AttackFunction, attack, attack_name
 from cleverscore.attacks.best_attack import BEST
 from cleverscore.attacks.presets import PRESETS
-from cleverscore.brackets.records import NORMS, Above, Below, Key
+from cleverscore.brackets.records import NORMS, AttackRecord, CertificateRecord, Key
 from cleverscore.certificates.certify import certifies_box, certify, check_method
 from cleverscore.errors import InputError, SettingError
 from cleverscore.inputs.targets import takes_smallest
@@ -78,7 +78,7 @@ def run_attacks(
     *,
     seed: int = 0,
     done: Collection[Key] = (),
-) -> Iterator[list[Above]]:
+) -> Iterator[list[AttackRecord]]:
     """Attack the inputs of rows, a batch at a time; `images` by input id, `done` is left out."""
     seen = set(done)
     for p in dict.fromkeys(row.p for row in rows):
@@ -117,7 +117,7 @@ def _attacked(
     chosen: str | AttackFunction,
     p: float,
     seed: int,
-) -> list[Above]:
+) -> list[AttackRecord]:
     x = torch.stack([images[row.input] for row in rows])
     short, preset = split_attack(chosen) if isinstance(chosen, str) else (chosen, "paper")
     targets = None if aim(rows[0]) is None else [row.target for row in rows]
@@ -125,7 +125,7 @@ def _attacked(
     steps = (result.adversarial.to(x) - x).flatten(1).double()
     lengths = torch.linalg.vector_norm(steps, p, dim=1).cpu().numpy()
     return [
-        Above(
+        AttackRecord(
             input=row.input,
             target=aim(row),
             name=attack_name(chosen),
@@ -149,7 +149,7 @@ def run_certificates(
     *,
     region: str = "ball",
     done: Collection[Key] = (),
-) -> Iterator[list[Below]]:
+) -> Iterator[list[CertificateRecord]]:
     """Certify the inputs of rows up to the radius of their scores, a batch at a time; `done` is left out.
 
     A method that cannot leave out what is outside the box certifies the whole ball, which holds in the box as well.
@@ -170,7 +170,7 @@ def run_certificates(
             targets = kind if takes_smallest(kind) else [[row.target] for row in part]
             found = certify(classifier, x, p=p, targets=targets, method=method, limit=radius, region=counted)
             yield [
-                Below(row.input, aim(row), method, p, float(found.radius[i]), found.seconds / len(part))
+                CertificateRecord(row.input, aim(row), method, p, float(found.radius[i]), found.seconds / len(part))
                 for i, row in enumerate(part)
             ]
 

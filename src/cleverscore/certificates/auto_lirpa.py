@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from cleverscore.certificates.crown_radius import gradient_norms
-from cleverscore.certificates.radius_search import Track, largest_radii
-from cleverscore.certificates.request import MARGIN_ROUNDING, Asked, Floats, objectives
+from cleverscore.certificates.radius_search import RadiusSearch, largest_radii
+from cleverscore.certificates.request import MARGIN_ROUNDING, CertificateRequest, Floats, objectives
 from cleverscore.errors import CertificateError, MissingExtraError
 from cleverscore.inputs.examples import Example
 from cleverscore.models.classifier import Classifier
@@ -25,7 +25,7 @@ class _Logits(torch.nn.Module):
         return self.classifier.logits(x)
 
 
-def auto_lirpa_radii(classifier: Classifier, examples: list[Example], asked: Asked) -> list[Floats]:
+def auto_lirpa_radii(classifier: Classifier, examples: list[Example], asked: CertificateRequest) -> list[Floats]:
     """Certified radii (T,) of each input, by the library's CROWN and the same search."""
     try:
         from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
@@ -57,7 +57,7 @@ def auto_lirpa_radii(classifier: Classifier, examples: list[Example], asked: Ask
                 low, _ = bounded.compute_bounds(x=(point,), C=chosen, method="CROWN", bound_upper=False)  # noqa: B023
                 return [low[0].detach().double().cpu().numpy() - hidden[i]]  # noqa: B023
 
-            track = Track(margins[list(part)], slopes[list(part)], asked.limit, asked.precision)
+            track = RadiusSearch(margins[list(part)], slopes[list(part)], asked.limit, asked.precision)
             largest_radii([track], look, together=1)
             found[list(part)] = track.best if asked.smallest else track.low
         radii.append(found)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cleverscore.certificates.auto_lirpa import auto_lirpa_radii
 from cleverscore.certificates.closed_forms import local_lipschitz_radii, norm_product_radii
 from cleverscore.certificates.crown_radius import crown_radii
-from cleverscore.certificates.request import Asked, Floats
+from cleverscore.certificates.request import CertificateRequest, Floats
 from cleverscore.errors import CertificateError, SettingError
 from cleverscore.inputs.examples import Example, prepare
 from cleverscore.inputs.targets import TargetsLike, takes_smallest, target_kind
@@ -23,7 +23,7 @@ from cleverscore.models.input_box import box_of, check_region
 from cleverscore.norms import parse_norm
 from cleverscore.threads import checked_workers
 
-_RADII: dict[str, Callable[[Classifier, list[Example], Asked], list[Floats]]] = {
+_RADII: dict[str, Callable[[Classifier, list[Example], CertificateRequest], list[Floats]]] = {
     "crown": crown_radii,
     "local-lipschitz": local_lipschitz_radii,
     "norm-product": norm_product_radii,
@@ -91,7 +91,7 @@ def certify(
     _check(classifier, method, limit, precision, region, p)
     examples = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
     threads = checked_workers(classifier.device, workers)
-    asked = Asked(p, float(limit), float(precision), takes_smallest(target_kind(targets)), region, threads)
+    asked = CertificateRequest(p, float(limit), float(precision), takes_smallest(target_kind(targets)), region, threads)
     per_target = tuple(_RADII[method](classifier, examples, asked))
     return Certificates(
         method=method,

@@ -19,9 +19,9 @@ from cleverscore.certificates.crown_radius import gradient_norms
 from cleverscore.certificates.linear_layers import Function, transposed
 from cleverscore.certificates.max_pool import MaxPool
 from cleverscore.certificates.operator_norms import lipschitz
-from cleverscore.certificates.radius_search import Track, largest_radii
+from cleverscore.certificates.radius_search import RadiusSearch, largest_radii
 from cleverscore.certificates.relaxations import Activation
-from cleverscore.certificates.request import Asked, Floats, margins, objectives, stacked
+from cleverscore.certificates.request import CertificateRequest, Floats, margins, objectives, stacked
 from cleverscore.certificates.tracing import Graph, trace
 from cleverscore.errors import CertificateError
 from cleverscore.inputs.examples import Example
@@ -31,7 +31,7 @@ from cleverscore.norms import dual_exponent
 MOST_UNITS = 2**13  # the Gram matrix of so many takes 0.5 GB
 
 
-def norm_product_radii(classifier: Classifier, examples: list[Example], asked: Asked) -> list[Floats]:
+def norm_product_radii(classifier: Classifier, examples: list[Example], asked: CertificateRequest) -> list[Floats]:
     """Radii (T,) of each input from the product of the layers' operator norms: one constant for the whole space."""
     graph = trace(classifier, tuple(examples[0].x.shape), torch.float64)
     found = margins(classifier, graph, examples)
@@ -43,7 +43,7 @@ def norm_product_radii(classifier: Classifier, examples: list[Example], asked: A
     ]
 
 
-def local_lipschitz_radii(classifier: Classifier, examples: list[Example], asked: Asked) -> list[Floats]:
+def local_lipschitz_radii(classifier: Classifier, examples: list[Example], asked: CertificateRequest) -> list[Floats]:
     """Radii (T,) of each input: the largest r with r * L(r) <= margin, for each target."""
     graph = trace(classifier, tuple(examples[0].x.shape), torch.float64)
     hidden = OneHiddenLayer(graph, classifier.name, dual_exponent(asked.p))
@@ -52,7 +52,9 @@ def local_lipschitz_radii(classifier: Classifier, examples: list[Example], asked
         rows = objectives(example, graph.nodes[-1].shape[0]) @ hidden.outer
         centre = hidden.inside(stacked([example]))
         slopes = gradient_norms(classifier, example, asked.p)
-        tracks = [Track(margin[j : j + 1], slopes[j : j + 1], asked.limit, asked.precision) for j in range(len(margin))]
+        tracks = [
+            RadiusSearch(margin[j : j + 1], slopes[j : j + 1], asked.limit, asked.precision) for j in range(len(margin))
+        ]
 
         def look(some: list[int], at: Floats) -> list[Floats]:
             found = [hidden.gradient(rows[j], centre, radius) for j, radius in zip(some, at, strict=True)]  # noqa: B023

@@ -10,8 +10,15 @@ import torch
 
 from cleverscore.certificates.crown import Bounder, Region
 from cleverscore.certificates.linear_layers import Convolution
-from cleverscore.certificates.radius_search import Track, largest_radii
-from cleverscore.certificates.request import Asked, Floats, hidden_by_rounding, margins, objectives, stacked
+from cleverscore.certificates.radius_search import RadiusSearch, largest_radii
+from cleverscore.certificates.request import (
+    CertificateRequest,
+    Floats,
+    hidden_by_rounding,
+    margins,
+    objectives,
+    stacked,
+)
 from cleverscore.certificates.tracing import Graph, trace
 from cleverscore.inputs.examples import Example
 from cleverscore.models.classifier import Classifier
@@ -23,7 +30,7 @@ from cleverscore.norms import dual_exponent
 TOGETHER_NUMBERS = 2**18
 
 
-def crown_radii(classifier: Classifier, examples: list[Example], asked: Asked) -> list[Floats]:
+def crown_radii(classifier: Classifier, examples: list[Example], asked: CertificateRequest) -> list[Floats]:
     """Certified radii (T,) of each input for each of its targets."""
     shape = tuple(examples[0].x.shape)
     exact = trace(classifier, shape, torch.float64)
@@ -46,7 +53,9 @@ def crown_radii(classifier: Classifier, examples: list[Example], asked: Asked) -
                  for j, m in zip(s.targets, s.margins, strict=True)]  # fmt: skip
         found = [margin[k : k + 1] for margin in found for k in range(len(margin))]
     tracks = [
-        Track(margin, gradient_norms(classifier, example, asked.p), asked.limit, asked.precision, len(bounder.users))
+        RadiusSearch(
+            margin, gradient_norms(classifier, example, asked.p), asked.limit, asked.precision, len(bounder.users)
+        )
         for margin, (_, example) in zip(found, pairs, strict=True)
     ]
     x = stacked(examples)

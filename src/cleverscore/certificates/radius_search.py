@@ -26,7 +26,7 @@ STRIDE = 3.0  # and by how much steps grow that do not end a search
 
 
 @dataclass
-class Track:
+class RadiusSearch:
     """One search: several bounds (targets) that share a radius; they hold together or not.
 
     margins   (T,): m(0).
@@ -43,7 +43,7 @@ class Track:
     low: float = 0.0
     high: float = math.inf
     best: Floats = field(init=False)
-    looks: list[tuple[float, Floats]] = field(default_factory=list)
+    checkpoints: list[tuple[float, Floats]] = field(default_factory=list)
     held: bool = True  # the last look
     streak: int = 0  # looks in a row that ended like it
 
@@ -59,7 +59,7 @@ class Track:
             self.low >= self.limit
             or self.high <= self.low * (1.0 + self.precision)
             or self.high <= np.finfo(np.float64).tiny
-            or len(self.looks) >= MOST_LOOKS
+            or len(self.checkpoints) >= MOST_LOOKS
         )
 
     def next(self) -> float:
@@ -81,7 +81,7 @@ class Track:
 
     def note(self, radius: float, bounds: Floats) -> None:
         """What the bounds (T,) are at a radius."""
-        self.looks.append((radius, bounds))
+        self.checkpoints.append((radius, bounds))
         holds = bounds > 0
         self.streak = self.streak + 1 if self.held == bool(holds.all()) else 1
         self.held = bool(holds.all())
@@ -96,7 +96,7 @@ class Track:
         margin, slope = float(self.margins[target]), float(self.slopes[target])
         points = [
             (math.log((margin - float(bounds[target])) / margin), math.log(radius))
-            for radius, bounds in self.looks
+            for radius, bounds in self.checkpoints
             if math.isfinite(bounds[target]) and bounds[target] < margin
         ]
         points = sorted(dict(points).items(), key=lambda point: abs(point[0]))[:3]
@@ -119,7 +119,7 @@ def _interpolated(points: list[tuple[float, float]]) -> float:
 
 
 def largest_radii(
-    tracks: list[Track], look: Callable[[list[int], Floats], list[Floats]], *, together: int, workers: int = 1
+    tracks: list[RadiusSearch], look: Callable[[list[int], Floats], list[Floats]], *, together: int, workers: int = 1
 ) -> None:
     """Run searches to their end, `together` at a time on each of some threads.
 

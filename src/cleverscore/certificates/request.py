@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Asked:
+class CertificateRequest:
     """The norm, the largest radius, the relative precision, and whether only the smallest over targets matters."""
 
     p: float

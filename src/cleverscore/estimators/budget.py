@@ -16,7 +16,7 @@ PILOT_BLOCKS = 2  # with a budget of time, the first blocks tell what one costs
 
 
 @dataclass
-class Bill:
+class Charge:
     """Gradients that have to be paid for."""
 
     gradients: int
@@ -57,16 +57,16 @@ class Budget:
         return part
 
     @contextmanager
-    def paying(self, gradients: int = 0) -> Iterator[Bill]:
+    def charging(self, gradients: int = 0) -> Iterator[Charge]:
         """Pay for gradients, also for those that are put on the bill meanwhile, and for the time that all takes."""
         began = time.monotonic()
-        bill = Bill(gradients)
-        yield bill
+        charge = Charge(gradients)
+        yield charge
         seconds = time.monotonic() - began
-        for account in (self, self._parent):
-            if account is not None:
-                account.spent_gradients += bill.gradients
-                account.spent_seconds += seconds
+        for shared_budget in (self, self._parent):
+            if shared_budget is not None:
+                shared_budget.spent_gradients += charge.gradients
+                shared_budget.spent_seconds += seconds
 
     def affords(self, gradients: int) -> bool:
         """Whether so many more gradients are within the budget, at the speed seen so far."""

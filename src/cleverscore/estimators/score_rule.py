@@ -29,13 +29,13 @@ class ScoreRule:
     penalty: float
     cap: bool = True
     level: float = 0.95
-    looks: int = 1
+    checkpoints: int = 1
     tail: tails.TailModel | None = None
 
     @property
     def estimator(self) -> str:
         """The name under which fitted tails are kept: they are the same wherever it is."""
-        return f"{ESTIMATOR}, penalty {self.penalty:g}, level {self.level:g}, {self.looks} looks"
+        return f"{ESTIMATOR}, penalty {self.penalty:g}, level {self.level:g}, {self.checkpoints} looks"
 
     @property
     def limit(self) -> float:

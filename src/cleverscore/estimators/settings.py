@@ -8,7 +8,7 @@ from cleverscore import tails
 from cleverscore.errors import SettingError
 from cleverscore.estimators.ascent.profile_search import most_gradients
 from cleverscore.estimators.budget import Budget
-from cleverscore.estimators.sampling.target_elimination import Race, Stopping, looks
+from cleverscore.estimators.sampling.target_elimination import Stopping, TargetElimination, checkpoints
 from cleverscore.estimators.score_rule import ScoreRule
 from cleverscore.inputs.balls import LpBall, ReleasedCodeBall
 from cleverscore.inputs.examples import Example
@@ -151,14 +151,14 @@ class Settings:
             penalty=self.penalty,
             cap=self.way.cap,
             level=self.level,
-            looks=len(looks(self.blocks)) if self.adaptive else 1,
+            checkpoints=len(checkpoints(self.blocks)) if self.adaptive else 1,
             tail=self.way.tail,
         )
 
-    def race(self, example: Example) -> Race:
+    def race(self, example: Example) -> TargetElimination:
         """The race of an input's targets."""
         rule = self.rule
-        return Race(
+        return TargetElimination(
             example.targets,
             example.margins,
             limit=rule.limit,

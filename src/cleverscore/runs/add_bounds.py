@@ -10,7 +10,7 @@ from itertools import chain
 from cleverscore.attacks.attack import checked_effort
 from cleverscore.brackets.bracket import bracket_from, signs_of
 from cleverscore.brackets.masking import Sign
-from cleverscore.brackets.records import Above, Below
+from cleverscore.brackets.records import AttackRecord, CertificateRecord
 from cleverscore.brackets.run_bounds import (
     aim,
     bracketed,
@@ -71,7 +71,7 @@ def run_bounds(
     )
     there = Counter((name, p) for _input, _target, name, p in [*done, *proved])
     wanted = len({(row.input, aim(row)) for row in rows})
-    batches: Iterator[Sequence[Above | Below]] = chain(attacks, *proofs)
+    batches: Iterator[Sequence[AttackRecord | CertificateRecord]] = chain(attacks, *proofs)
     if stop is not None and stop.asked:
         return
     for batch in batches:

@@ -21,7 +21,7 @@ import torch
 
 from cleverscore.errors import CleverError, SettingError
 from cleverscore.runs.allocator import keep_freed_pages
-from cleverscore.runs.shards import Bench, Finished, Shard
+from cleverscore.runs.shards import Finished, Shard, WorkerContext
 
 MOST_DEATHS = 3  # of workers over the same shard; then something is wrong with it and not with the machine
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -32,7 +32,7 @@ class InProcess:
 
     slots = 1
 
-    def run(self, bench: Bench, shards: Iterator[Shard]) -> Iterator[Finished]:
+    def run(self, bench: WorkerContext, shards: Iterator[Shard]) -> Iterator[Finished]:
         """Compute the shards in their order."""
         for shard in shards:
             yield bench.compute(shard)
@@ -46,7 +46,7 @@ class Processes:
             raise SettingError(f"processes={count}: give a whole number, at least 1")
         self.slots = count
 
-    def run(self, bench: Bench, shards: Iterator[Shard]) -> Iterator[Finished]:
+    def run(self, bench: WorkerContext, shards: Iterator[Shard]) -> Iterator[Finished]:
         """Compute the shards as processes become free."""
         content = bench.packed()
         team: list[_Worker] = []
@@ -152,7 +152,7 @@ def _work(connection: Connection, parent: int) -> None:
     torch.set_num_threads(1)
     keep_freed_pages()
     try:
-        bench = Bench.unpacked(connection.recv_bytes(), threads=1)
+        bench = WorkerContext.unpacked(connection.recv_bytes(), threads=1)
         while True:
             shard = pickle.loads(connection.recv_bytes())
             try:

@@ -15,7 +15,7 @@ from typing import Any
 
 from cleverscore.errors import CleverError, MissingExtraError, SettingError, StoreError
 from cleverscore.runs.allocator import keep_freed_pages
-from cleverscore.runs.shards import Bench, Finished, Shard
+from cleverscore.runs.shards import Finished, Shard, WorkerContext
 
 MOST_DEATHS = 5  # of actors over the same shard; a cluster loses nodes more often than a machine its processes
 SECONDS_BETWEEN_LOOKS = 5.0
@@ -84,7 +84,7 @@ class Ray:
         if self._ours:
             self._ray.shutdown()
 
-    def run(self, bench: Bench, shards: Iterator[Shard]) -> Iterator[Finished]:
+    def run(self, bench: WorkerContext, shards: Iterator[Shard]) -> Iterator[Finished]:
         """Compute the shards as actors become free."""
         ray = self._ray
         content = ray.put(bench.packed(ray.cloudpickle.dumps))  # fetched once by each node, and kept there
@@ -153,7 +153,7 @@ class _Worker:
 
         torch.set_num_threads(1)
         keep_freed_pages()
-        self.bench = Bench.unpacked(content, threads=1, device=device)
+        self.bench = WorkerContext.unpacked(content, threads=1, device=device)
 
     def ready(self) -> None:
         """Answer as soon as the actor has its place."""

@@ -167,10 +167,10 @@ def stored_scores(store: Store, *, maxima: bool = True) -> Scores:
     heads: list[Score] = []
     with no_collection():
         rules = {norm_name(parse_norm(norm)): rule_of(store, config, norm) for norm in config.norms}
-        for norm, evidence in store.evidence_by_norm(list(rules), maxima=maxima).items():
-            if evidence:
+        for norm, measurements in store.evidence_by_norm(list(rules), maxima=maxima).items():
+            if measurements:
                 rule = rules[norm]
-                scores = score_from(evidence, rule, _tails(store, norm, rule, evidence, maxima))
+                scores = score_from(measurements, rule, _tails(store, norm, rule, measurements, maxima))
                 rows += scores.rows
                 heads += scores.heads
     return Scores(tuple(rows), tuple(heads))
@@ -203,24 +203,26 @@ def fit_new(store: Store, config: StudyConfig) -> None:
     for norm in config.norms:
         name, rule = norm_name(parse_norm(norm)), rule_of(store, config, norm)
         kept = store.tails(name, rule.estimator)
-        new = [item.input_id for item in store.evidence(name, maxima=False) if not _fits(kept.get(item.input_id), item)]
+        new = [
+            item.input_id for item in store.measurements(name, maxima=False) if not _fits(kept.get(item.input_id), item)
+        ]
         for start in range(0, len(new), FITTED_TOGETHER):
-            items = store.evidence(name, inputs=new[start : start + FITTED_TOGETHER])
+            items = store.measurements(name, inputs=new[start : start + FITTED_TOGETHER])
             found = dict(zip((item.input_id for item in items), fit_tails(items, rule), strict=True))
             store.append_tails(name, rule.estimator, found)
 
 
 def _tails(
-    store: Store, norm: str, rule: ScoreRule, evidence: Sequence[Measurements], maxima: bool
+    store: Store, norm: str, rule: ScoreRule, measurements: Sequence[Measurements], maxima: bool
 ) -> list[Sequence[Tail]]:
     """The tails of the evidence: kept ones, and new fits where there are none."""
     kept = store.tails(norm, rule.estimator)
-    new = [item for item in evidence if not _fits(kept.get(item.input_id), item)]
+    new = [item for item in measurements if not _fits(kept.get(item.input_id), item)]
     if new and not maxima:
-        new = store.evidence(norm, inputs=[item.input_id for item in new])
+        new = store.measurements(norm, inputs=[item.input_id for item in new])
     fresh = dict(zip((item.input_id for item in new), fit_tails(new, rule), strict=True))
     found = {**kept, **fresh}
-    return [found.get(item.input_id, []) for item in evidence]
+    return [found.get(item.input_id, []) for item in measurements]
 
 
 def _fits(kept: Sequence[Tail] | None, item: Measurements) -> bool:

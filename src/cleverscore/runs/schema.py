@@ -70,11 +70,11 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Part:
+class StoredBlocks:
     """Blocks `first`, `first` + 1, ... of an input for all its targets, or with `whole` all that there is of it."""
 
     norm: str
-    evidence: Measurements
+    measurements: Measurements
     first: int = 0
     whole: bool = True
 
@@ -95,12 +95,14 @@ def upgrade(connection: sqlite3.Connection, version: int) -> None:
         inputs.setdefault((row[0], row[1]), []).append(row)
     for (input_id, norm), rows in inputs.items():
         targets = tuple(row[2] for row in rows)
-        evidence = Measurements(
+        measurements = Measurements(
             input_id=input_id, label=rows[0][5], predicted=rows[0][6], targets=targets,
             margins=tuple(row[7] for row in rows), maxima=tuple(_floats(row[9]) for row in rows),
             block_sizes=tuple(row[8] for row in rows), seconds=rows[0][10], stopped=tuple(row[11] for row in rows),
         )  # fmt: skip
-        connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", part_row(Part(norm, evidence)))
+        connection.execute(
+            "INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", part_row(StoredBlocks(norm, measurements))
+        )
     for name in ("maxima", "profiles"):
         connection.execute(f"DROP TABLE IF EXISTS {name}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -111,14 +113,14 @@ def crc(row: Sequence[Any]) -> int:
     return zlib.crc32(repr(tuple(row)).encode())
 
 
-def sealed(row: tuple[Any, ...]) -> tuple[Any, ...]:
+def with_crc(row: tuple[Any, ...]) -> tuple[Any, ...]:
     """A row with its checksum behind it; numbers are as SQLite will give them back."""
     return (*row, crc(row))
 
 
-def part_row(part: Part) -> tuple[Any, ...]:
+def part_row(part: StoredBlocks) -> tuple[Any, ...]:
     """A part as a row of its table."""
-    item = part.evidence
+    item = part.measurements
     facts: dict[str, Any] = {
         "label": item.label,
         "predicted": item.predicted,
@@ -137,7 +139,7 @@ def part_row(part: Part) -> tuple[Any, ...]:
         ]
     blob = np.concatenate([np.empty(0), *item.maxima]).astype("<f8").tobytes()
     text = json.dumps(facts)
-    return *sealed((item.input_id, part.norm, part.first, int(part.whole), text)), blob, zlib.crc32(blob)
+    return *with_crc((item.input_id, part.norm, part.first, int(part.whole), text)), blob, zlib.crc32(blob)
 
 
 def evidence_of(input_id: int, text: str, blob: bytes | None) -> Measurements:

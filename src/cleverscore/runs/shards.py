@@ -18,11 +18,11 @@ from cleverscore.errors import SettingError
 from cleverscore.estimators.budget import Budget
 from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.sampling.block_maxima import BlockMaxima, blocks_together
-from cleverscore.estimators.sampling.sampler import Gatherer
+from cleverscore.estimators.sampling.sampler import Sampler
 from cleverscore.estimators.settings import Settings
 from cleverscore.inputs.examples import Example
 from cleverscore.models.classifier import Classifier
-from cleverscore.runs.schema import EVERYTHING, Part
+from cleverscore.runs.schema import EVERYTHING, StoredBlocks
 
 SHARD_SECONDS = 20.0
 MOST_INPUTS = 64  # in one shard: their results are stored together
@@ -65,7 +65,7 @@ class Finished:
     """What a shard gave, and what it took."""
 
     shard: Shard
-    parts: tuple[Part, ...]
+    parts: tuple[StoredBlocks, ...]
     seconds: float
     worker: str
 
@@ -79,12 +79,12 @@ class Executor(Protocol):
 
     slots: int
 
-    def run(self, bench: Bench, shards: Iterator[Shard]) -> Iterator[Finished]:
+    def run(self, bench: WorkerContext, shards: Iterator[Shard]) -> Iterator[Finished]:
         """Compute the shards, in any order."""
 
 
 @dataclass
-class Bench:
+class WorkerContext:
     """All that a worker needs to compute shards of a study; it can be sent to another process.
 
     recipe      how a worker loads the classifier where it cannot be sent: a function of a module and its arguments.
@@ -100,7 +100,7 @@ class Bench:
     shares: Mapping[str, Budget] = field(default_factory=dict)
     recipe: Recipe | None = None
     on_points: Callable[[int], None] | None = None
-    _ready: dict[str, Gatherer] = field(default_factory=dict)
+    _ready: dict[str, Sampler] = field(default_factory=dict)
 
     def compute(self, shard: Shard) -> Finished:
         """Compute one shard here."""
@@ -111,14 +111,14 @@ class Bench:
         if shard.tasks[0].blocks is None:
             # One by one: what an input gets, to the last bit and of a budget, then depends on no other.
             parts = [
-                Part(shard.norm, item)
+                StoredBlocks(shard.norm, item)
                 for example in examples
-                for _, item in ready.gather([example], account=self._account(shard.norm))
+                for _, item in ready.gather([example], shared_budget=self._account(shard.norm))
             ]
         else:
             tasks = [(s, task.blocks) for s, task in zip(examples, shard.tasks, strict=True) if task.blocks is not None]
             parts = [
-                Part(shard.norm, _some_blocks(examples[i], maxima), maxima.first, whole=False)
+                StoredBlocks(shard.norm, _some_blocks(examples[i], maxima), maxima.first, whole=False)
                 for i, maxima in ready.blocks(tasks)
             ]
         return Finished(shard, tuple(parts), time.perf_counter() - began, f"process {os.getpid()}")
@@ -127,11 +127,11 @@ class Bench:
         share = self.shares.get(norm)
         return None if share is None else Budget(gradients=share.gradients, seconds=share.seconds)
 
-    def gatherer(self, norm: str) -> Gatherer:
+    def gatherer(self, norm: str) -> Sampler:
         """The classifier, ready for a norm."""
         if norm not in self._ready:
             assert self.classifier is not None  # `unpacked` loads it
-            self._ready[norm] = Gatherer.make(
+            self._ready[norm] = Sampler.make(
                 self.classifier, self.examples, self.settings[norm], chunk_size=self.chunk_sizes.get(norm),
                 workers=self.threads, on_points=self.on_points,
             )  # fmt: skip
@@ -151,9 +151,9 @@ class Bench:
         return dumps(replace(bare, classifier=None))
 
     @classmethod
-    def unpacked(cls, content: bytes, *, threads: int | None = None, device: str | None = None) -> Bench:
+    def unpacked(cls, content: bytes, *, threads: int | None = None, device: str | None = None) -> WorkerContext:
         """The bench that was packed, in a worker."""
-        bench: Bench = pickle.loads(content)
+        bench: WorkerContext = pickle.loads(content)
         if bench.classifier is None:
             assert bench.recipe is not None  # packed refuses otherwise
             load, arguments, options = bench.recipe

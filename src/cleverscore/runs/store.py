@@ -23,7 +23,7 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
-from cleverscore.brackets.records import Above, Below
+from cleverscore.brackets.records import AttackRecord, CertificateRecord
 from cleverscore.errors import StoreError
 from cleverscore.estimators.measurements import Measurements
 from cleverscore.norms import norm_name, parse_norm
@@ -34,15 +34,15 @@ from cleverscore.runs.schema import (
     EVERYTHING,
     SCHEMA_VERSION,
     TABLES,
-    Part,
+    StoredBlocks,
     crc,
     evidence_of,
     merged,
     numbers_of,
     part_row,
-    sealed,
     tail_of,
     upgrade,
+    with_crc,
 )
 from cleverscore.runs.thumbnails import Picture
 from cleverscore.scores.score import Tail
@@ -81,7 +81,7 @@ class Store:
                 for name, columns in TABLES.items():
                     connection.execute(f"CREATE TABLE {name} ({columns})")
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-                rows = [sealed((key, json.dumps(value))) for key, value in meta.items()]
+                rows = [with_crc((key, json.dumps(value))) for key, value in meta.items()]
                 connection.executemany("INSERT INTO meta VALUES (?, ?, ?)", rows)
             new.replace(path)
             return cls(folder, _writable(path), lock)
@@ -192,7 +192,7 @@ class Store:
     def remember(self, key: str, value: Any) -> None:
         """Keep something about the run as a whole, in place of what was kept under this key."""
         with self._writing(key) as connection:
-            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", sealed((key, json.dumps(value))))
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", with_crc((key, json.dumps(value))))
 
     def mend(self) -> list[str]:
         """Drop rows that do not match their checksums, so that they are computed again; says which they were."""
@@ -216,7 +216,7 @@ class Store:
 
     def append_pictures(self, pictures: Mapping[int, Picture]) -> None:
         """Keep small pictures of inputs; those that are there already stay."""
-        rows = [sealed((i, *picture.shape, zlib.compress(picture.tobytes()))) for i, picture in pictures.items()]
+        rows = [with_crc((i, *picture.shape, zlib.compress(picture.tobytes()))) for i, picture in pictures.items()]
         if rows:
             with self._writing("pictures of inputs") as connection:
                 connection.executemany("INSERT OR IGNORE INTO pictures VALUES (?, ?, ?, ?, ?, ?)", rows)
@@ -239,11 +239,11 @@ class Store:
             return int(connection.execute("INSERT INTO shards (norm, content) VALUES (?, ?)", row).lastrowid or 0)
 
     def append(
-        self, parts: Sequence[Part], *, shard: int | None = None, seconds: float = 0.0, worker: str = ""
+        self, parts: Sequence[StoredBlocks], *, shard: int | None = None, seconds: float = 0.0, worker: str = ""
     ) -> None:
         """Store the parts of a shard in one transaction."""
         rows = [part_row(part) for part in parts]
-        names = ", ".join(str(part.evidence.input_id) for part in parts)
+        names = ", ".join(str(part.measurements.input_id) for part in parts)
         with self._writing(f"results of input {names}") as connection:
             connection.executemany("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
             if shard is not None:
@@ -273,32 +273,34 @@ class Store:
         config = self.meta.get("config", {})
         return int(config.get("blocks", 0))
 
-    def append_bounds(self, records: Sequence[Above | Below]) -> None:
+    def append_bounds(self, records: Sequence[AttackRecord | CertificateRecord]) -> None:
         """Store what attacks or proofs found for a batch of inputs in one transaction."""
         with self._writing("bounds") as connection:
             for record in records:
                 name, _norm, *numbers = list(astuple(record))[2:]
-                if isinstance(record, Above):
+                if isinstance(record, AttackRecord):
                     numbers[0] = int(numbers[0])
                 plain = [n if type(n) is int else float(n) for n in numbers]
                 target = ANY_CLASS if record.target is None else int(record.target)
-                row = sealed((int(record.input), target, name, norm_name(record.p), *plain))
-                place = "attacks" if isinstance(record, Above) else "certificates"
+                row = with_crc((int(record.input), target, name, norm_name(record.p), *plain))
+                place = "attacks" if isinstance(record, AttackRecord) else "certificates"
                 connection.execute(f"INSERT INTO {place} VALUES ({', '.join('?' * len(row))})", row)
 
-    def above(self) -> list[Above]:
+    def above(self) -> list[AttackRecord]:
         """All that attacks found."""
-        return [Above(*row) for row in self._bounds("attacks")]
+        return [AttackRecord(*row) for row in self._bounds("attacks")]
 
-    def below(self) -> list[Below]:
+    def below(self) -> list[CertificateRecord]:
         """All that was proved."""
-        return [Below(*row) for row in self._bounds("certificates")]
+        return [CertificateRecord(*row) for row in self._bounds("certificates")]
 
     def _bounds(self, place: str) -> Iterator[tuple[Any, ...]]:
         for input_id, target, name, norm, *rest in self._rows(place, "ORDER BY rowid"):
             yield input_id, None if target == ANY_CLASS else target, name, parse_norm(norm), *rest
 
-    def evidence(self, norm: str, *, maxima: bool = True, inputs: Collection[int] | None = None) -> list[Measurements]:
+    def measurements(
+        self, norm: str, *, maxima: bool = True, inputs: Collection[int] | None = None
+    ) -> list[Measurements]:
         """The evidence for a norm, of all or some inputs, in their order; without `maxima` they stay on disk."""
         return self.evidence_by_norm([norm], maxima=maxima, inputs=inputs)[norm]
 
@@ -324,7 +326,7 @@ class Store:
     def append_tails(self, norm: str, estimator: str, found: Mapping[int, Sequence[Tail]]) -> None:
         """Keep fitted tails, one per target of each input, in place of what was kept."""
         rows = [
-            sealed((input_id, norm, estimator, json.dumps([numbers_of(tail) for tail in each])))
+            with_crc((input_id, norm, estimator, json.dumps([numbers_of(tail) for tail in each])))
             for input_id, each in found.items()
         ]
         with self._writing("fitted tails") as connection:

@@ -34,7 +34,7 @@ from cleverscore.runs.results import describe_run as describe_run
 from cleverscore.runs.results import fit_new as fit_new
 from cleverscore.runs.results import parse_targets
 from cleverscore.runs.results import stored_scores as stored_scores
-from cleverscore.runs.shards import SHARD_SECONDS, Bench, Executor, Recipe, Shard, plan
+from cleverscore.runs.shards import SHARD_SECONDS, Executor, Recipe, Shard, WorkerContext, plan
 from cleverscore.runs.signals import Stop
 from cleverscore.runs.store import FILE_NAME, Store
 from cleverscore.runs.thumbnails import Picture, thumbnail
@@ -274,11 +274,11 @@ class Study:
         chunk_size: int | None,
         workers: int | None,
         on_points: Callable[[int], None] | None,
-    ) -> Bench:
+    ) -> WorkerContext:
         threads = checked_workers(self.classifier.device, workers)
         budget = Budget.parse(self.config.budget)
         count = len(self.examples) * len(self.settings)
-        bench = Bench(
+        bench = WorkerContext(
             self.classifier, self.settings, self.examples[:CHECKED_INPUTS],
             # Points that meet others in a matrix product get other last bits: a run keeps to its first chunk sizes.
             dict.fromkeys(self.settings, chunk_size) if chunk_size else dict(store.meta.get("chunk_sizes") or {}),

@@ -139,7 +139,7 @@ def _measured(classifier: Classifier, example: Example, settings: Settings, chun
         probe = replace(plain, blocks=blocks)
         began = time.perf_counter()
         flow = gather(classifier, [example], probe, chunk_size=chunk_size, workers=workers)
-        busy = sum(evidence.seconds for _, evidence in flow)
+        busy = sum(measurements.seconds for _, measurements in flow)
         if busy >= PROBE_SECONDS:  # a large network: its check of faster forms is no part of the cost of a point
             return busy / (blocks * size)
         took = time.perf_counter() - began

@@ -104,11 +104,13 @@ def decide(
     examples = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
     full = sum(len(example.targets) for example in examples) * blocks * block_size
     misclassified = tuple(s.input_id for s in examples if s.label not in (None, s.predicted))
-    account = Budget()  # knows also what was spent on inputs that were not finished when another failed
+    shared_budget = Budget()  # knows also what was spent on inputs that were not finished when another failed
     rows: list[Score] = []
     heads: list[Score] = []
     if not misclassified:
-        flow = gather(classifier, examples, settings, chunk_size=chunk_size, workers=workers, account=account)
+        flow = gather(
+            classifier, examples, settings, chunk_size=chunk_size, workers=workers, shared_budget=shared_budget
+        )
         for _position, item in flow:
             scores = score_from([item], settings.rule)
             rows += scores.rows
@@ -120,7 +122,7 @@ def decide(
         scores=Scores(tuple(rows), tuple(heads)),
         failed=tuple(head for head in heads if not head.value >= at_least),
         misclassified=misclassified,
-        gradients=max(account.spent_gradients, sum(head.gradients for head in heads)),
+        gradients=max(shared_budget.spent_gradients, sum(head.gradients for head in heads)),
         full_gradients=full,
     )
 

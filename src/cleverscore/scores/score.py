@@ -146,29 +146,31 @@ class Score:
         return dict(zip(COLUMNS, self.cells(), strict=True))
 
 
-def fit_tails(evidence: Sequence[Measurements], rule: ScoreRule) -> list[list[Tail]]:
+def fit_tails(measurements: Sequence[Measurements], rule: ScoreRule) -> list[list[Tail]]:
     """Fit every (input, target) in batches of equal blocks; nothing for inputs with profiles."""
     alike: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    for i, item in enumerate(evidence):
+    for i, item in enumerate(measurements):
         for t in range(0 if item.profiles else len(item.targets)):
             alike[len(item.maxima[t]), item.block_sizes[t]].append((i, t))
     found: dict[tuple[int, int], Tail] = {}
     for (_, size), group in alike.items():
-        maxima = np.stack([evidence[i].maxima[t] for i, t in group])
+        maxima = np.stack([measurements[i].maxima[t] for i, t in group])
         if rule.tail is not None:
             fits, intervals = tails.fit_own(maxima, rule.tail, level=rule.level)
         else:
             fits = tails.fit(maxima, rule.penalty, block_size=size)
-            intervals = tails.interval(maxima, fits, level=rule.level, looks=rule.looks, block_size=size)
+            intervals = tails.interval(maxima, fits, level=rule.level, checkpoints=rule.checkpoints, block_size=size)
         statistics, pvalues = tails.kolmogorov_smirnov(maxima, fits)
         columns = (intervals.low.tolist(), intervals.high.tolist(), statistics.tolist(), pvalues.tolist())
         for row, (place, *numbers) in enumerate(zip(group, *columns, strict=True)):
             found[place] = Tail(fits[row], *numbers)
-    return [[found[i, t] for t in range(0 if item.profiles else len(item.targets))] for i, item in enumerate(evidence)]
+    return [
+        [found[i, t] for t in range(0 if item.profiles else len(item.targets))] for i, item in enumerate(measurements)
+    ]
 
 
 def score_from(
-    evidence: Sequence[Measurements], rule: ScoreRule, known: Sequence[Sequence[Tail]] | None = None
+    measurements: Sequence[Measurements], rule: ScoreRule, known: Sequence[Sequence[Tail]] | None = None
 ) -> Scores:
     """Derive all scores; `known` holds the tails of the evidence where they were fitted before.
 
@@ -177,7 +179,7 @@ def score_from(
     rows: list[Score] = []
     heads: list[Score] = []
     kind = "all" if takes_smallest(rule.target_kind) else rule.target_kind
-    for item, found in zip(evidence, fit_tails(evidence, rule) if known is None else known, strict=True):
+    for item, found in zip(measurements, fit_tails(measurements, rule) if known is None else known, strict=True):
         scores = [
             _sharp_score(item, t, rule, kind) if item.profiles else _score(item, t, rule, kind, found[t])
             for t in range(len(item.targets))

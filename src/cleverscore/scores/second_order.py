@@ -88,7 +88,7 @@ def second_order_clever(
         for s in examples
     ]
     found = dict(sample(classifier, requests, chunk_size=chunk_size, workers=workers, measure=largest_curvatures))
-    evidence = []
+    measurements = []
     for position, example in enumerate(examples):
         began = time.perf_counter()
         slopes = margin_gradient_norms(
@@ -97,14 +97,14 @@ def second_order_clever(
         )  # fmt: skip
         maxima = found[position]
         count = len(example.targets)
-        evidence.append(
+        measurements.append(
             Measurements.of(
                 example, maxima.values, (block_size,) * count, maxima.seconds + time.perf_counter() - began,
                 (ALL_BLOCKS,) * count, slopes=tuple(slopes[0].double().tolist()),
             )
         )  # fmt: skip
     base = settings.rule
-    return score_from(evidence, ScoreRule(2.0, radius, METHOD, base.target_kind, base.penalty, level=level))
+    return score_from(measurements, ScoreRule(2.0, radius, METHOD, base.target_kind, base.penalty, level=level))
 
 
 def largest_curvatures(

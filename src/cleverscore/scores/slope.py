@@ -75,8 +75,8 @@ def slope_scores(
     examples = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
     faster = tuned(classifier, torch.stack([example.x for example in examples[:CHECKED_INPUTS]]))
     chunk_size = resolved_chunk_size(faster, examples[0].x, chunk_size, workers=workers)
-    evidence = [_evidence(faster, example, settings, chunk_size, workers) for example in examples]
-    return score_from(evidence, replace(settings.rule, method="slope"))
+    measurements = [_evidence(faster, example, settings, chunk_size, workers) for example in examples]
+    return score_from(measurements, replace(settings.rule, method="slope"))
 
 
 def _evidence(

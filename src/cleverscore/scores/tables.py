@@ -21,7 +21,7 @@ DOUBTFUL = (FitOutcome.NO_ENDPOINT, FitOutcome.DRIFTING, FitOutcome.POOR)  # an 
 MOST_NAMED = 5  # inputs whose numbers a remark lists
 
 
-def race_summary(rows: Sequence[Score]) -> str:
+def elimination_summary(rows: Sequence[Score]) -> str:
     """How many targets were still in the race at its end, and what took the others out."""
     raced = [score for score in rows if score.target_kind == "all"]
     reasons = Counter(score.stopped for score in raced)
@@ -34,7 +34,7 @@ def race_summary(rows: Sequence[Score]) -> str:
     return f"race: of {len(raced) / heads:.3g} targets per input, {left / heads:.3g} stayed in, {words}"
 
 
-def raceable(rows: Sequence[Score]) -> bool:
+def could_eliminate(rows: Sequence[Score]) -> bool:
     """Whether rivals got all blocks and gradients, so that a race would have left some out."""
     rivals = [score for score in rows if score.target_kind == "all"]
     inputs = len({(score.input, score.p) for score in rivals})
@@ -100,10 +100,10 @@ def _open(score: Score) -> bool:
 
 def below_the_table(heads: Sequence[Score], rows: Sequence[Score]) -> list[str]:
     """What is said below a table of `heads`, of whose targets `rows` tell: nothing empty."""
-    return [*filter(None, [summary(heads, raceable=raceable(rows)), race_summary(rows)])]
+    return [*filter(None, [summary(heads, could_eliminate=could_eliminate(rows)), elimination_summary(rows)])]
 
 
-def summary(heads: Sequence[Score], *, raceable: bool = False) -> str:
+def summary(heads: Sequence[Score], *, could_eliminate: bool = False) -> str:
     """Mean and median per norm, then one sentence of advice for each outcome that is not plain."""
     lines = []
     for p in sorted({score.p for score in heads}):
@@ -141,7 +141,7 @@ def summary(heads: Sequence[Score], *, raceable: bool = False) -> str:
         lines.append(
             f"at most ({open_ended}): for the target or one of its rivals the blocks show no upper end-point of the "
             "gradient norm, so the score has no lower limit; larger blocks may show one"
-            + (", and a new run with tolerance 0 leaves out rivals far behind" if raceable else "")
+            + (", and a new run with tolerance 0 leaves out rivals far behind" if could_eliminate else "")
         )
     short = sum(score.stopped == BUDGET for score in heads)
     if short:

@@ -47,7 +47,7 @@ def interval(
     *,
     level: float = 0.95,
     method: Method = "penultimate",
-    looks: int = 1,
+    checkpoints: int = 1,
     block_size: int = PAPER_BLOCK_SIZE,
 ) -> Intervals:
     """Interval for the end-point of each sample that covers the true one with probability `level`.
@@ -76,16 +76,16 @@ def interval(
     if method not in ("penultimate", "posterior", "profile"):
         raise SettingError(f"method {method!r} is unknown; use 'penultimate', 'posterior' or 'profile'")
     block_size = checked_block_size(block_size)
-    if not is_whole(looks) or looks < 1:
+    if not is_whole(checkpoints) or checkpoints < 1:
         raise SettingError(
-            f"looks {looks!r} must be a whole number from 1, the number of times the interval is looked at"
+            f"checkpoints={checkpoints!r} must be a whole number from 1, the number of times the interval is looked at"
         )
     x = as_samples(maxima)
     fits = fit(x, block_size=block_size) if fits is None else fits
     checked_fits(fits, x)
     # Looks at one growing sample are strongly correlated: dividing the error by looks is far too careful, and by its
     # root keeps the level: 94% in the worst case of five looks (benchmarks/tails.py), more in trials with 2 to 16.
-    error = (1.0 - level) / np.sqrt(looks)
+    error = (1.0 - level) / np.sqrt(checkpoints)
     rows, n = x.reshape(-1, x.shape[-1]), x.shape[-1]
     low, high = fits.sample_max.ravel().copy(), fits.sample_max.ravel().copy()
     outcome, location = fits.outcome.ravel(), fits.location.ravel()

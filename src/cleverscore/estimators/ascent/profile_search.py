@@ -304,7 +304,7 @@ def searches(
             group = range(first, min(first + together, len(examples)))
             share = budget.share(len(group), len(examples) - first)
             limits = share.gradients / len(group), share.seconds
-            with share.paying() as charge:
+            with share.charging() as charge:
                 if len(group) == 1:
                     found = [search(first, executor, *limits)]
                 else:

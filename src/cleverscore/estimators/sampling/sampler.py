@@ -20,7 +20,7 @@ from cleverscore.estimators.sampling.block_maxima import BlockMaxima, Request, s
 from cleverscore.estimators.sampling.chunk_size import resolved_chunk_size
 from cleverscore.estimators.sampling.many_classes import sketched_norms
 from cleverscore.estimators.sampling.row_space import Reduced, reduced
-from cleverscore.estimators.sampling.target_elimination import SKETCHED_DIRECTIONS, SKETCHED_POINTS, Race
+from cleverscore.estimators.sampling.target_elimination import SKETCHED_DIRECTIONS, SKETCHED_POINTS, TargetElimination
 from cleverscore.estimators.settings import Settings
 from cleverscore.estimators.stop_reason import ALL_BLOCKS, BUDGET, EXACT
 from cleverscore.inputs.balls import LpBall
@@ -48,20 +48,20 @@ def gather(
     chunk_size: int | None = None,
     workers: int | None = None,
     on_points: Callable[[int], None] | None = None,
-    account: Budget | None = None,
+    shared_budget: Budget | None = None,
 ) -> Iterator[tuple[int, Measurements]]:
     """Draw the blocks of all examples and yield (position, evidence) as each input is complete.
 
     account     what adaptive sampling pays from; default: the budget of the settings.
     """
-    ready = Gatherer.make(
+    ready = Sampler.make(
         classifier, examples[:CHECKED_INPUTS], settings, chunk_size=chunk_size, workers=workers, on_points=on_points
     )
-    yield from ready.gather(examples, account=account)
+    yield from ready.gather(examples, shared_budget=shared_budget)
 
 
 @dataclass(frozen=True)
-class Gatherer:
+class Sampler:
     """A classifier made ready for one norm: exact shortcuts taken, the faster form checked, the chunk size chosen.
 
     It serves any inputs, in any order and any number of times, and gives the same numbers each time.
@@ -85,7 +85,7 @@ class Gatherer:
         chunk_size: int | None = None,
         workers: int | None = None,
         on_points: Callable[[int], None] | None = None,
-    ) -> Gatherer:
+    ) -> Sampler:
         """Prepare for inputs like the examples, on which faster forms of the network are checked."""
         workers = checked_workers(classifier.device, workers)
         box_of(settings.region, classifier.bounds)  # refuses a box that is not there before anything is computed
@@ -100,13 +100,13 @@ class Gatherer:
         return cls(classifier, settings, False, replace(smaller, classifier=faster), resolved, workers, on_points)
 
     def gather(
-        self, examples: Sequence[Example], *, account: Budget | None = None
+        self, examples: Sequence[Example], *, shared_budget: Budget | None = None
     ) -> Iterator[tuple[int, Measurements]]:
         """All evidence of the examples: (position, evidence) as each is complete."""
         if self.affine:
             yield from _affine(self.classifier, examples, self.settings)
             return
-        budget = account or Budget.parse(self.settings.budget)
+        budget = shared_budget or Budget.parse(self.settings.budget)
         moved = self._moved(examples)
         if self.settings.sharp:
             yield from self._sharp(moved, budget)
@@ -125,12 +125,12 @@ class Gatherer:
         with one_thread():
             return [self.reduced.move(example) for example in examples]
 
-    def _plan(self, moved: Sequence[Example]) -> _Plan:
+    def _plan(self, moved: Sequence[Example]) -> _SamplingJob:
         small = self.reduced
         draw = partial(
             sample, small.classifier, chunk_size=self.chunk_size, workers=self.workers, on_points=self.on_points
         )
-        return _Plan(small.classifier, moved, small.ball, self.settings, self.chunk_size, draw)
+        return _SamplingJob(small.classifier, moved, small.ball, self.settings, self.chunk_size, draw)
 
     def _sharp(self, moved: Sequence[Example], budget: Budget) -> Iterator[tuple[int, Measurements]]:
         """Radial profiles by descents and ascents."""
@@ -196,7 +196,7 @@ def _searched(
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _SamplingJob:
     """Subjects and their ball as the network sees them after exact shortcuts, and how points are drawn."""
 
     classifier: Classifier
@@ -237,11 +237,11 @@ class _Plan:
             group = range(start, min(start + RACED_TOGETHER, len(self.examples)))
             races = {i: self.settings.race(self.examples[i]) for i in group}
             seconds = dict.fromkeys(group, 0.0)
-            purse = budget.share(len(group), len(self.examples) - start)
-            self._sketch(races, seconds, purse)
-            self._scout(races, seconds, purse)
+            group_budget = budget.share(len(group), len(self.examples) - start)
+            self._sketch(races, seconds, group_budget)
+            self._prefilter(races, seconds, group_budget)
             while races:
-                self._round(races, seconds, purse)
+                self._round(races, seconds, group_budget)
                 for i in [i for i, race in races.items() if not race.active]:
                     race = races.pop(i)
                     found = Measurements.of(
@@ -250,7 +250,7 @@ class _Plan:
                     )  # fmt: skip
                     yield i, found
 
-    def _sketch(self, races: dict[int, Race], seconds: dict[int, float], purse: Budget) -> None:
+    def _sketch(self, races: dict[int, TargetElimination], seconds: dict[int, float], group_budget: Budget) -> None:
         """Random projections for races with many targets: most of them end there, for a gradient each at most.
 
         Not in the box: projections tell norms of whole gradients, and which components count differs between targets.
@@ -258,7 +258,7 @@ class _Plan:
         if self.ball.region == "box":
             return
         for i, race in races.items():
-            if not race.needs_scouting:
+            if not race.needs_prefilter:
                 continue
             began = time.perf_counter()
             example = self.examples[i]
@@ -268,10 +268,10 @@ class _Plan:
                         example.x, count=1, seed=self.settings.seed, input_id=example.input_id, block=block, tile=0,
                         bounds=self.classifier.bounds,
                     )
-                    for block in race.scouting_blocks[:SKETCHED_POINTS]
+                    for block in race.prefilter_blocks[:SKETCHED_POINTS]
                 ]
             )  # fmt: skip
-            with purse.paying(SKETCHED_POINTS * SKETCHED_DIRECTIONS):
+            with group_budget.charging(SKETCHED_POINTS * SKETCHED_DIRECTIONS):
                 norms = sketched_norms(
                     self.classifier, points, predicted=example.predicted, targets=race.targets, q=self.ball.q,
                     directions=SKETCHED_DIRECTIONS, chunk_size=self.chunk_size, seed=self.settings.seed,
@@ -281,37 +281,37 @@ class _Plan:
                 race.sketch(norms)
             seconds[i] += time.perf_counter() - began
 
-    def _scout(self, races: dict[int, Race], seconds: dict[int, float], purse: Budget) -> None:
+    def _prefilter(self, races: dict[int, TargetElimination], seconds: dict[int, float], group_budget: Budget) -> None:
         """A few points for races with many targets, so that blocks are drawn for the promising ones only."""
-        many = [i for i, race in races.items() if race.needs_scouting]
+        many = [i for i, race in races.items() if race.needs_prefilter]
         requests = [
-            self.request(i, tuple(races[i].targets[t] for t in races[i].active), races[i].scouting_blocks, 1)
+            self.request(i, tuple(races[i].targets[t] for t in races[i].active), races[i].prefilter_blocks, 1)
             for i in many
         ]
-        with purse.paying(sum(len(r.targets) * len(r.blocks) for r in requests)):
+        with group_budget.charging(sum(len(r.targets) * len(r.blocks) for r in requests)):
             for position, maxima in self.draw(requests):
-                races[many[position]].scout(maxima.values)
+                races[many[position]].prefilter(maxima.values)
                 seconds[many[position]] += maxima.seconds
 
-    def _round(self, races: dict[int, Race], seconds: dict[int, float], purse: Budget) -> None:
+    def _round(self, races: dict[int, TargetElimination], seconds: dict[int, float], group_budget: Budget) -> None:
         """Blocks up to each race's next look, or what the budget allows."""
         size = self.settings.block_size
-        ahead = {i: race.next_look() - race.drawn for i, race in races.items()}
+        ahead = {i: race.next_checkpoint() - race.drawn for i, race in races.items()}
         costs = {i: len(race.active) * size for i, race in races.items()}
         least = max(0, LEAST_BLOCKS - min(race.drawn for race in races.values()))
-        allowed = purse.allowed_blocks(costs, ahead, least=least)
+        allowed = group_budget.allowed_blocks(costs, ahead, least=least)
         if allowed == 0:
             for race in races.values():
                 race.stop(BUDGET)
             return
         order = list(races)
         requests = [self._next_request(i, races[i], min(ahead[i], allowed)) for i in order]
-        with purse.paying(sum(len(r.targets) * len(r.blocks) * size for r in requests)):
+        with group_budget.charging(sum(len(r.targets) * len(r.blocks) * size for r in requests)):
             for position, maxima in self.draw(requests):
                 seconds[order[position]] += maxima.seconds
                 races[order[position]].add(maxima.values)
 
-    def _next_request(self, position: int, race: Race, count: int) -> Request:
+    def _next_request(self, position: int, race: TargetElimination, count: int) -> Request:
         """The next blocks of the targets that are still in."""
         targets = tuple(race.targets[t] for t in race.active)
         return self.request(position, targets, range(race.drawn, race.drawn + count), self.settings.block_size)

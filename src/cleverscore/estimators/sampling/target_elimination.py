@@ -58,7 +58,7 @@ SCOUTING_SHARE = 4  # scouting costs at most about as much as this many targets 
 SCOUTED_HIGH, SCOUTED_LOW = 12.0, 4.0
 
 
-def looks(blocks: int) -> list[int]:
+def checkpoints(blocks: int) -> list[int]:
     """Numbers of blocks at which a race is looked at: 32, 64, 128, ... and all.
 
     >>> looks(500)
@@ -101,7 +101,7 @@ class Stopping:
             raise SettingError(f"tolerance={self.tolerance!r}: give a share below 1, such as 0.05, or 0")
 
 
-class Race:
+class TargetElimination:
     """The targets of one input and norm, with the block maxima drawn for each so far."""
 
     def __init__(
@@ -121,7 +121,7 @@ class Race:
         self.limit = limit
         self.penalty = penalty
         self.level = level
-        self.looks = looks(blocks)
+        self.checkpoints = checkpoints(blocks)
         self.stopping = stopping
         self.block_sizes = [block_size for _ in self.targets]
         self.maxima: list[Array] = [np.empty(0) for _ in self.targets]
@@ -139,19 +139,19 @@ class Race:
         """Blocks that active targets have."""
         return max((len(self.maxima[t]) for t in self.active), default=0)
 
-    def next_look(self) -> int:
+    def next_checkpoint(self) -> int:
         """Number of blocks at the next look."""
-        return next(size for size in self.looks if size > self.drawn)
+        return next(size for size in self.checkpoints if size > self.drawn)
 
     @property
-    def needs_scouting(self) -> bool:
+    def needs_prefilter(self) -> bool:
         """Whether there are so many targets that a few points should thin them out first."""
         return self.stopping.race and len(self.active) > SCOUTED_ABOVE
 
     @property
-    def scouting_blocks(self) -> range:
+    def prefilter_blocks(self) -> range:
         """Blocks of one point that thin targets out: 32 of them, fewer where real blocks are few and small."""
-        affordable = SCOUTING_SHARE * self.looks[-1] * max(self.block_sizes) // max(1, len(self.active))
+        affordable = SCOUTING_SHARE * self.checkpoints[-1] * max(self.block_sizes) // max(1, len(self.active))
         return range(SCOUTING_START, SCOUTING_START + min(MOST_SCOUTS, max(LEAST_SCOUTS, affordable)))
 
     def sketch(self, norms: Array) -> None:
@@ -160,7 +160,7 @@ class Race:
         for t in np.flatnonzero(ratios > SKETCHED_FACTOR * np.nanmin(ratios)):
             self._end_early(int(t), norms[[t]], SKETCHED)
 
-    def scout(self, norms: Array) -> None:
+    def prefilter(self, norms: Array) -> None:
         """Take single norms (active targets, points); targets far behind keep them and get no blocks.
 
         A broken gradient anywhere leaves its target in the race, where it will be reported.
@@ -197,7 +197,9 @@ class Race:
         values = capped_ratio(margins, fits.location, self.limit)
         logs, needed = self._halves(active, maxima), self._needed(maxima.shape[1])
         # More blocks make the statistical error smaller, and that alone: the law is taken for granted here.
-        intervals = tails.interval(maxima, fits, level=self.level, method="posterior", looks=len(self.looks))
+        intervals = tails.interval(
+            maxima, fits, level=self.level, method="posterior", checkpoints=len(self.checkpoints)
+        )
         low, high = (capped_ratio(margins, ends, self.limit) for ends in (intervals.high, intervals.low))
         # Equal maxima have an interval without width: it knows nothing of steeper pieces that no point has met yet.
         # (Affine networks, whose gradient is known to be constant, do not come here.)
@@ -214,7 +216,7 @@ class Race:
         if self.stopping.threshold is not None:
             self._decide(active, None if atoms.any() else logs, values, low, high, needed)
         self._record = min([self._record, *finished])
-        if self.drawn >= self.looks[-1]:
+        if self.drawn >= self.checkpoints[-1]:
             self.stop(ALL_BLOCKS)
 
     def _halves(self, active: list[int], maxima: Array) -> Array | None:
@@ -256,14 +258,14 @@ class Race:
         """How small a target's score may become after all blocks, if its maxima have a Gumbel law."""
         scale = self.maxima[t].std(ddof=1) * math.sqrt(6.0) / math.pi
         mode = self.maxima[t].mean() - np.euler_gamma * scale
-        reach = gumbel_reach(self.looks[-1], self.penalty)
+        reach = gumbel_reach(self.checkpoints[-1], self.penalty)
         if scale == 0.0:  # equal maxima do not tell how far a tail reaches
             return 0.0
         return float(capped_ratio(self.margins[t], mode + reach * scale, self.limit))
 
     def _needed(self, drawn: int) -> float:
         """Standard deviations that tell after so many blocks what will be after all."""
-        return max(LEAST_DEVIATIONS, DROP_DEVIATIONS * math.sqrt(1.0 - drawn / self.looks[-1]))
+        return max(LEAST_DEVIATIONS, DROP_DEVIATIONS * math.sqrt(1.0 - drawn / self.checkpoints[-1]))
 
     def _decide(
         self, active: list[int], logs: Array | None, values: Array, low: Array, high: Array, needed: float

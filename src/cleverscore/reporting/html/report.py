@@ -18,7 +18,7 @@ from cleverscore.reporting.html.explanations import Remark, headline, remarks
 from cleverscore.reporting.html.page import escape, fill
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import StudyConfig, describe_run
-from cleverscore.scores.tables import race_summary
+from cleverscore.scores.tables import elimination_summary
 from cleverscore.scores.text_table import number
 
 PROGRAMS = ("common.js", "charts.js", "report.js")
@@ -197,7 +197,7 @@ def _made(found: Findings) -> str:
         ("budget", config.budget or "none"),
         *((name, _plain(used[name])) for name in ("bounds", "mean", "std", "outputs") if name in used),
         ("gradients", f"{sum(head.gradients for norm in found.norms for head in norm.known):,}"),
-        *(("race", words) for words in [race_summary(scores).removeprefix("race: ")] if words),
+        *(("race", words) for words in [elimination_summary(scores).removeprefix("race: ")] if words),
         ("time", f"{sum(head.seconds for norm in found.norms for head in norm.known):,.0f} s of computing"),
         ("versions", ", ".join(f"{name} {version}" for name, version in (meta.get("versions") or {}).items())),
     ]
