@@ -175,7 +175,7 @@ def test_no_page_is_wider_than_the_window(browser: Browser, tmp_path: Path) -> N
 
 
 def test_contrast_of_text_is_at_least_the_accessibility_level() -> None:
-    style = (Path(findings_module.__file__).parent / "page" / "page.css").read_text()
+    style = (Path(findings_module.__file__).parent / "html" / "page" / "page.css").read_text()
     light, dark = style.index(":root {"), style.index(':root[data-theme="dark"] {')
     for start in (light, dark):
         colours = dict(re.findall(r"--([\w-]+): (#\w{6});", style[start : style.index("}", start)]))
