@@ -260,7 +260,7 @@ def test_demo_runs_and_writes_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     # In-process with small blocks: the real sizes are those of `make demo`.
     from click.testing import CliRunner
 
-    from cleverscore.cli.main import main as cli
+    from cleverscore.cli import main as cli
     from cleverscore.reporting import demo
 
     monkeypatch.setattr(demo, "BLOCKS", 20)
