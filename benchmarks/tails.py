@@ -123,7 +123,7 @@ def likelihood(rows: int) -> dict[str, Any]:
         for blocks in BLOCKS:
             x = draw(shape, each, blocks, seed=1)
             fits = tails.law(x, 0.0)
-            plain = np.isin(fits.outcome.astype(str), ["ok", "boundary"])
+            plain = np.isin(fits.outcome.astype(str), ["ok", "shape_at_one"])
             drawn += each
             compared += int(plain.sum())
             below += int(np.count_nonzero(fits.location < x.max(axis=1)))

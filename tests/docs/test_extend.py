@@ -174,11 +174,11 @@ def test_a_tail_model_of_ones_own_gives_the_end_point() -> None:
     own = cs.Method("highest", tail=highest, radius=50.0)
     scores = cs.clever(classifier, images, p=2, method=own, blocks=30, block_size=32)
     for row in scores.rows:
-        assert row.outcome is cs.FitOutcome.OWN_MODEL and row.method == "highest"
+        assert row.outcome is cs.FitOutcome.CUSTOM_MODEL and row.method == "highest"
         assert np.isclose(row.lipschitz, 1.5 * row.fit.sample_max)
         assert np.isclose(row.value, row.margin / row.lipschitz) and np.isnan(row.fit.shape) and np.isnan(row.ks_pvalue)
         assert np.isclose(row.low, row.value / 2.0) and np.isclose(row.high, row.value * 1.5)
-    assert "own_model" in str(scores) and len(scores.to_frame()) == 9
+    assert "custom_model" in str(scores) and len(scores.to_frame()) == 9
     assert cs.plots.tail(scores[0]) is not None
     with pytest.raises(InputError, match="highest"):
         cs.plots.convergence(scores[0])
@@ -199,7 +199,7 @@ def test_samples_without_a_tail_never_reach_the_model() -> None:
     rows = np.stack([good, np.full(50, 1.0), np.zeros(50), np.full(50, np.nan), good + 1.0])
     fits, limits = cs.tails.fit_own(rows, watching, level=0.9)
     assert seen == [(2, 50)]
-    assert [str(o) for o in fits.outcome] == ["own_model", "constant", "zero", "not_finite", "own_model"]
+    assert [str(o) for o in fits.outcome] == ["custom_model", "constant", "zero", "not_finite", "custom_model"]
     assert fits.location[0] == good.max() and fits.location[1] == 1.0  # lifted to what was seen
     assert np.isnan(limits.low[0]) and limits.low[1] == limits.high[1] == 1.0
     single, _ = cs.tails.fit_own(good, watching, level=0.9)

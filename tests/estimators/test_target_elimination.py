@@ -112,7 +112,7 @@ def test_repeated_maxima_end_nothing_but_a_race_that_is_lost_by_far(margin: floa
     """Their interval has no width, but a steeper piece may be hit later."""
     run = race([1.0, margin], stopping=Stopping(0.2, race=True), blocks=500)
     run.add(ATOMS)
-    assert tails.fit(ATOMS).outcome.tolist() == [tails.FitOutcome.ATOM] * 2
+    assert tails.fit(ATOMS).outcome.tolist() == [tails.FitOutcome.TIED_MAXIMA] * 2
     assert run.stopped == ["", reasons.LOST if out else ""]
 
 

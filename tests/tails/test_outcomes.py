@@ -24,11 +24,11 @@ CASES = {
     "single": (np.ones(1), FitOutcome.TOO_FEW),
     "nine": (RNG.random(9), FitOutcome.TOO_FEW),
     "four values": (np.concatenate([np.repeat([1.0, 2.0, 3.0], 10), [4.0]]), FitOutcome.TOO_FEW),
-    "atom": (with_top([2.0] * 3), FitOutcome.ATOM),
-    "atom in float32": (with_top([2.0, 2.0 + 1e-7, 2.0 - 1e-7]), FitOutcome.ATOM),
-    "twice is no atom": (2.0 - np.sort(RNG.weibull(2.0, 100))[np.r_[0, 0, 2:100]], FitOutcome.OK),
-    "three of 500 are no atom": (1.0 - np.sort(RNG.weibull(2.0, 500))[np.r_[0, 0, 0, 3:500]], FitOutcome.OK),
-    "corner": (2.0 - np.random.default_rng(1).weibull(0.9, 200), FitOutcome.BOUNDARY),
+    "tied": (with_top([2.0] * 3), FitOutcome.TIED_MAXIMA),
+    "tied in float32": (with_top([2.0, 2.0 + 1e-7, 2.0 - 1e-7]), FitOutcome.TIED_MAXIMA),
+    "twice is no tie": (2.0 - np.sort(RNG.weibull(2.0, 100))[np.r_[0, 0, 2:100]], FitOutcome.OK),
+    "three of 500 are no tie": (1.0 - np.sort(RNG.weibull(2.0, 500))[np.r_[0, 0, 0, 3:500]], FitOutcome.OK),
+    "corner": (2.0 - np.random.default_rng(1).weibull(0.9, 200), FitOutcome.SHAPE_AT_ONE),
     "no end": (RNG.gumbel(size=500), FitOutcome.NO_ENDPOINT),
     "shape of Gaussian norms": (2.0 - QUANTILES ** (1.0 / 14.0), FitOutcome.NO_ENDPOINT),
     "seldom steeper": (np.r_[2.0 - QUANTILES[3:] ** 0.5, 2.0, 2.05, 2.1], FitOutcome.DRIFTING),
@@ -59,7 +59,7 @@ def test_edge_case(name: str, penalty: float) -> None:
     else:
         assert found.location == x.max() == limits.low
     assert np.isfinite(statistic) == np.isfinite(pvalue) == np.isfinite(found.scale) == expected.has_law
-    if expected in (FitOutcome.CONSTANT, FitOutcome.ZERO, FitOutcome.ATOM):
+    if expected in (FitOutcome.CONSTANT, FitOutcome.ZERO, FitOutcome.TIED_MAXIMA):
         assert limits.high == x.max()
     assert (limits.low == x.max() and limits.high == np.inf) == expected.bounded_below_only
     assert np.isfinite(found.ad_pvalue) == expected.has_law
@@ -72,13 +72,13 @@ def test_no_end_reports_the_penalised_value() -> None:
 
 def test_every_outcome_is_tested_and_has_one_sentence_of_advice() -> None:
     # No fits of ours: tests/test_sharp.py, tests/test_extend.py.
-    others = {FitOutcome.ASCENDED, FitOutcome.UNSETTLED, FitOutcome.OWN_MODEL}
+    others = {FitOutcome.ASCENDED, FitOutcome.UNSETTLED, FitOutcome.CUSTOM_MODEL}
     assert {outcome for _, outcome in CASES.values()} == set(FitOutcome) - others
     for outcome in FitOutcome:
         assert outcome.advice.endswith(".")
         assert outcome.advice.count(". ") == 0
         assert str(outcome) == outcome.value
-    assert [o for o in FitOutcome if o.has_law and not o.extrapolates] == [FitOutcome.BOUNDARY]
+    assert [o for o in FitOutcome if o.has_law and not o.extrapolates] == [FitOutcome.SHAPE_AT_ONE]
 
 
 numbers = st.one_of(

@@ -147,7 +147,7 @@ def summary(heads: Sequence[Score], *, could_eliminate: bool = False) -> str:
     if short:
         lines.append(f"budget: it ended before all was drawn or climbed for {short} of {len(heads)} scores")
     for outcome, count in Counter(score.outcome for score in heads).items():
-        if outcome not in (FitOutcome.OK, FitOutcome.ASCENDED, FitOutcome.OWN_MODEL):
+        if outcome not in (FitOutcome.OK, FitOutcome.ASCENDED, FitOutcome.CUSTOM_MODEL):
             inputs = dict.fromkeys(score.input for score in heads if score.outcome is outcome)
             few = outcome is FitOutcome.POOR and len(inputs) <= MOST_NAMED
             which = f": input {', '.join(map(str, inputs))}" if few else ""

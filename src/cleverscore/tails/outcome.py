@@ -10,7 +10,7 @@ class FitOutcome(str, Enum):
 
     Two are the sharp method's, which searches instead of fitting; the last is that of a tail model of your own.
 
-    >>> FitOutcome("atom").extrapolates
+    >>> FitOutcome("tied_maxima").extrapolates
     False
     >>> print(FitOutcome.CONSTANT.advice)
     All block maxima are equal, as in an affine network, so the end-point is that value; nothing needs to be done.
@@ -20,15 +20,15 @@ class FitOutcome(str, Enum):
     CONSTANT = "constant"
     ZERO = "zero"
     TOO_FEW = "too_few"
-    ATOM = "atom"
-    BOUNDARY = "boundary"
+    TIED_MAXIMA = "tied_maxima"
+    SHAPE_AT_ONE = "shape_at_one"
     NO_ENDPOINT = "no_endpoint"
     DRIFTING = "drifting"
     POOR = "poor"
     NOT_FINITE = "not_finite"
     ASCENDED = "ascended"
     UNSETTLED = "unsettled"
-    OWN_MODEL = "own_model"
+    CUSTOM_MODEL = "custom_model"
 
     @property
     def advice(self) -> str:
@@ -43,7 +43,7 @@ class FitOutcome(str, Enum):
     @property
     def has_law(self) -> bool:
         """Whether there is a fitted law, with a scale and a shape, to test and to draw."""
-        return self.extrapolates or self is FitOutcome.BOUNDARY
+        return self.extrapolates or self is FitOutcome.SHAPE_AT_ONE
 
     @property
     def bounded_below_only(self) -> bool:
@@ -61,18 +61,18 @@ _ADVICE = {
         "All block maxima are equal, as in an affine network, so the end-point is that value; nothing needs to be done."
     ),
     FitOutcome.ZERO: (
-        "All gradient norms are zero, so the margin is flat in the whole ball, or with region='box' no valid move "
-        "lowers it; look for saturated outputs or gradient masking before you trust the score."
+        "All gradients that were computed are zero, so they say nothing of the margin, or with region='box' no valid "
+        "move lowers it; look for saturated outputs or gradient masking before you trust the score."
     ),
     FitOutcome.TOO_FEW: (
         "There are fewer than 10 block maxima or fewer than 5 distinct values, so the sample maximum is reported "
         "without extrapolation; draw more blocks."
     ),
-    FitOutcome.ATOM: (
+    FitOutcome.TIED_MAXIMA: (
         "Many blocks reached the same maximum, as in a piecewise linear network whose steepest piece was found, so the "
         "sample maximum is the end-point; a steeper piece that is too small to be hit would not be seen."
     ),
-    FitOutcome.BOUNDARY: (
+    FitOutcome.SHAPE_AT_ONE: (
         "The likelihood is largest at the corner shape = 1, location = sample maximum, so there is no extrapolation; "
         "draw more blocks to see whether the end-point moves."
     ),
@@ -101,5 +101,5 @@ _ADVICE = {
         "The search met no crossing, met the nearest one too seldom or went far below it, so more search may lower the "
         "score, to score_low or below; compare other seeds, and give more budget if it was limited."
     ),
-    FitOutcome.OWN_MODEL: "The end-point is that of your own tail model; nothing needs to be done.",
+    FitOutcome.CUSTOM_MODEL: "The end-point is that of your own tail model; nothing needs to be done.",
 }

@@ -52,7 +52,7 @@ def fit_own(maxima: ArrayLike, model: TailModel, *, level: float = 0.95) -> tupl
     >>> maxima = 2.0 - np.random.default_rng(0).weibull(3.0, size=(4, 500))
     >>> fits, limits = fit_own(maxima, lambda rows, level: Endpoints(rows.max(1) + np.ptp(rows, axis=1) / 100))
     >>> str(fits[0].outcome), bool(np.isnan(limits.low).all())
-    ('own_model', True)
+    ('custom_model', True)
     """
     x = as_samples(maxima)
     fits = replace(law(x), penalty=np.nan)  # the model has its own ways
@@ -74,7 +74,7 @@ def fit_own(maxima: ArrayLike, model: TailModel, *, level: float = 0.95) -> tupl
     fits.location[mine] = np.maximum(location, top)
     for numbers in (fits.scale, fits.shape, fits.log_likelihood):
         numbers[mine] = np.nan
-    fits.outcome[mine] = FitOutcome.OWN_MODEL
+    fits.outcome[mine] = FitOutcome.CUSTOM_MODEL
     return fits, limits
 
 

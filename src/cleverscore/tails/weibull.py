@@ -222,7 +222,7 @@ def degenerate(ordered: Floats) -> NDArray[np.object_]:
         slack = np.minimum(4.0 * np.finfo(np.float32).eps * size, 1e-6 * extent)
         repeats = np.count_nonzero(ordered >= (top - slack)[:, None], axis=1)
     found[distinct < MIN_DISTINCT] = FitOutcome.TOO_FEW
-    found[repeats >= max(3, 0.02 * n)] = FitOutcome.ATOM
+    found[repeats >= max(3, 0.02 * n)] = FitOutcome.TIED_MAXIMA
     if n < MIN_BLOCKS:
         found[:] = FitOutcome.TOO_FEW
     if n > 1:
@@ -270,7 +270,7 @@ def _fit_regular(ordered: Floats, weights: Weights, penalty: float) -> tuple[Any
     outcome = np.empty(len(w), dtype=object)  # np.full would store a plain str
     outcome[:] = FitOutcome.OK
     outcome[endless] = FitOutcome.NO_ENDPOINT
-    outcome[at_corner] = FitOutcome.BOUNDARY
+    outcome[at_corner] = FitOutcome.SHAPE_AT_ONE
     with np.errstate(over="ignore", under="ignore"):
         location = np.ldexp(standard.top + standard.range * np.exp(t), standard.exponent)
         scale = np.ldexp(standard.range * np.exp(beta), standard.exponent)

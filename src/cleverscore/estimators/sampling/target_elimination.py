@@ -42,7 +42,7 @@ HALVES_SEED = 0x68616C76
 GUMBEL_SAMPLES, GUMBEL_SHARE = 400, 0.95
 GUMBEL_SEED = 0x67756D62
 
-EQUAL_MAXIMA = (FitOutcome.ATOM, FitOutcome.CONSTANT, FitOutcome.ZERO)
+EQUAL_MAXIMA = (FitOutcome.TIED_MAXIMA, FitOutcome.CONSTANT, FitOutcome.ZERO)
 
 # With more targets than this, single points are looked at before blocks are drawn.
 SCOUTED_ABOVE = 32
