@@ -63,8 +63,7 @@ def interval(
     maxima: (..., blocks). `low` is never below the sample maximum; `fits.location` always lies inside, and is no limit
     itself. Rows whose law is not to be relied on, `no_endpoint`, `drifting`, `poor` and `too_few`, get what holds
     without a law: from the sample maximum to infinity. Constant, zero and tied maxima give low = high = maximum,
-    not_finite
-    gives NaN.
+    not_finite gives NaN.
 
     >>> import numpy as np
     >>> maxima = 2.0 - np.random.default_rng(0).weibull(3.0, size=(4, 500))
