@@ -45,7 +45,7 @@ def weibull(generator: np.random.Generator, size: tuple[int, ...], shape: float 
     return 2.0 - 0.3 * generator.weibull(shape, size)
 
 
-def test_looks_double() -> None:
+def test_checkpoints_double() -> None:
     assert checkpoints(500) == [32, 64, 128, 256, 500]
     assert checkpoints(32) == [32] and checkpoints(5) == [5] and checkpoints(33) == [32, 33]
 

@@ -56,7 +56,7 @@ def test_coverage_under_sequential_stopping(shape: float) -> None:
         assert hit[stop, np.arange(len(x))].mean() >= 0.92
 
 
-def test_looks_and_level_widen() -> None:
+def test_checkpoints_and_level_widen() -> None:
     x = draw(4.0, 50, 100)
     once, often, sure = interval(x), interval(x, checkpoints=5), interval(x, level=0.99)
     for wider in (often, sure):
@@ -109,9 +109,9 @@ def test_bad_settings_are_refused() -> None:
         {"level": 1.0},
         {"level": 0.0},
         {"method": "bootstrap"},
-        {"looks": 0},
-        {"looks": "a"},
-        {"looks": 1.5},
+        {"checkpoints": 0},
+        {"checkpoints": "a"},
+        {"checkpoints": 1.5},
         {"level": "high"},
         {"block_size": 0},
         {"fits": "none"},
