@@ -175,7 +175,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from paper.medium import run
-from tests.test_paper_medium import NOTHING, SIZES, all_units
+from tests.paper.test_paper_medium import NOTHING, SIZES, all_units
 units = [unit for unit in all_units(SIZES) if unit.network == "mnist-dd" and unit.kind in ("slope", "maxima")]
 for unit, _ in run.run(units, NOTHING, Path(sys.argv[1]), workers=int(sys.argv[2]), sizes=SIZES):
     print(unit.file, flush=True)
