@@ -7,7 +7,7 @@ const FLAG_WORDS = {
 };
 
 const FIT_WORDS = {
-  too_few: "too few blocks", zero: "gradient is zero", boundary: "not extrapolated",
+  too_few: "too few blocks", zero: "gradient is zero", shape_at_one: "not extrapolated",
   no_endpoint: "no end-point seen", drifting: "end-point drifts", poor: "fitted law rejected", unsettled: "search not settled",
 };
 
