@@ -8,6 +8,25 @@ import pytest
 import cleverscore as cs
 
 
+# What `make check` leaves out: whole programs, processes, browsers, attacks and searches, pages that are run.
+SLOW_ROOMS = {"attacks", "brackets", "certificates", "cli", "docs", "exact", "paper", "runs"}
+SLOW_FILES = {
+    "test_report",
+    "test_compare",
+    "test_decide",
+    "test_profile_search",
+    "test_sharp",
+    "test_regions",
+    "test_zoo",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent.name in SLOW_ROOMS or item.path.stem in SLOW_FILES:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def mnist() -> tuple:
     return cs.load_data("zoo:mnist")
