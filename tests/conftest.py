@@ -7,7 +7,6 @@ import pytest
 
 import cleverscore as cs
 
-
 # What `make check` leaves out: whole programs, processes, browsers, attacks and searches, pages that are run.
 SLOW_ROOMS = {"attacks", "brackets", "certificates", "cli", "docs", "exact", "paper", "runs"}
 SLOW_FILES = {
