@@ -61,7 +61,7 @@ SCOUTED_HIGH, SCOUTED_LOW = 12.0, 4.0
 def checkpoints(blocks: int) -> list[int]:
     """Numbers of blocks at which a race is looked at: 32, 64, 128, ... and all.
 
-    >>> looks(500)
+    >>> checkpoints(500)
     [32, 64, 128, 256, 500]
     """
     at = []
