@@ -22,7 +22,7 @@ from cleverscore.estimators.sampling.target_elimination import Stopping, TargetE
 from cleverscore.estimators.settings import Settings
 from cleverscore.inputs.examples import Example, prepare
 from cleverscore.models.input_box import Moves
-from cleverscore.models.margin_gradients import dual_norms, margin_gradient_norms
+from cleverscore.models.margin_gradients import dual_norms, margin_gradient_norms, margin_gradients
 from cleverscore.scores.slope import slope_scores
 from cleverscore.threads import one_thread
 from paper.medium.plan import AUTHORS, NORMS
@@ -137,16 +137,9 @@ def both_norms(
     moves: Moves | None = None,
 ) -> torch.Tensor:
     """l2 and then l1 norms of margin gradients: (n, *input_shape) -> (n, targets), each target being there twice."""
-    points = points.detach().requires_grad_(True)
-    with torch.enable_grad():
-        logits = classifier.logits(points)
-    direction = torch.zeros_like(logits)
-    direction[:, predicted] = 1.0
     columns: dict[float, list[torch.Tensor]] = {2.0: [], 1.0: []}
-    for target in targets[: len(targets) // 2]:
-        direction[:, target] = -1.0
-        (gradient,) = torch.autograd.grad(logits, points, direction, retain_graph=True)
-        direction[:, target] = 0.0
+    once = targets[: len(targets) // 2]
+    for gradient in margin_gradients(classifier, points, predicted=predicted, targets=once):
         for dual, column in columns.items():
             column.append(dual_norms(gradient, dual))
     return torch.stack([*columns[2.0], *columns[1.0]], 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -52,15 +52,21 @@ def margin_gradient_norms(
     products (`is_grads_batched`, vmap) need several times the memory and are slower on convolutions. With `moves`, only
     the components count that a valid move descends along.
     """
+    gradients = margin_gradients(classifier, points, predicted=predicted, targets=targets)
+    return torch.stack([_counted_norms(gradient, q, moves) for gradient in gradients], 1)
+
+
+def margin_gradients(
+    classifier: Classifier, points: torch.Tensor, *, predicted: int, targets: Sequence[int]
+) -> Iterator[torch.Tensor]:
+    """grad(f_c - f_j)(x) at every point (n, *input_shape), target by target."""
     points, logits = _with_graph(classifier, points)
     direction = torch.zeros_like(logits)
     direction[:, predicted] = 1.0
-    norms = []
     for position, target in enumerate(targets):
         direction[:, target] = -1.0
-        norms.append(_norms_along(logits, points, direction, q, moves, keep=position + 1 < len(targets)))
+        yield _gradient_along(logits, points, direction, keep=position + 1 < len(targets))
         direction[:, target] = 0.0
-    return torch.stack(norms, 1)
 
 
 def pair_gradient_norms(
@@ -71,7 +77,7 @@ def pair_gradient_norms(
     direction = torch.zeros_like(logits)
     direction[:, predicted] = 1.0
     direction[torch.arange(len(points), device=points.device), targets] = -1.0
-    return _norms_along(logits, points, direction, q)
+    return dual_norms(_gradient_along(logits, points, direction), q)
 
 
 def _with_graph(classifier: Classifier, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -83,19 +89,18 @@ def _with_graph(classifier: Classifier, points: torch.Tensor) -> tuple[torch.Ten
     return points, logits
 
 
-def _norms_along(
-    logits: torch.Tensor,
-    points: torch.Tensor,
-    direction: torch.Tensor,
-    q: float,
-    moves: Moves | None = None,
-    *,
-    keep: bool = False,
+def _gradient_along(
+    logits: torch.Tensor, points: torch.Tensor, direction: torch.Tensor, *, keep: bool = False
 ) -> torch.Tensor:
-    """Norms of the gradients of direction . logits; `keep` leaves the graph for more of them."""
+    """The gradient of direction . logits; `keep` leaves the graph for more of them."""
     (gradient,) = torch.autograd.grad(logits, points, direction, retain_graph=keep, allow_unused=True)
     if gradient is None:  # a graph that leads to weights only
         raise ModelError(CUT_OFF)
+    return gradient
+
+
+def _counted_norms(gradient: torch.Tensor, q: float, moves: Moves | None) -> torch.Tensor:
+    """Norms of what counts of the gradients."""
     if moves is None:
         return dual_norms(gradient, q)
     norms = dual_norms(moves.masked(gradient), q)

@@ -167,7 +167,7 @@ def stored_scores(store: Store, *, maxima: bool = True) -> Scores:
     heads: list[Score] = []
     with no_collection():
         rules = {norm_name(parse_norm(norm)): rule_of(store, config, norm) for norm in config.norms}
-        for norm, measurements in store.evidence_by_norm(list(rules), maxima=maxima).items():
+        for norm, measurements in store.measurements_by_norm(list(rules), maxima=maxima).items():
             if measurements:
                 rule = rules[norm]
                 scores = score_from(measurements, rule, _tails(store, norm, rule, measurements, maxima))

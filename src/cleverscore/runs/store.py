@@ -302,9 +302,9 @@ class Store:
         self, norm: str, *, maxima: bool = True, inputs: Collection[int] | None = None
     ) -> list[Measurements]:
         """The evidence for a norm, of all or some inputs, in their order; without `maxima` they stay on disk."""
-        return self.evidence_by_norm([norm], maxima=maxima, inputs=inputs)[norm]
+        return self.measurements_by_norm([norm], maxima=maxima, inputs=inputs)[norm]
 
-    def evidence_by_norm(
+    def measurements_by_norm(
         self, norms: Sequence[str], *, maxima: bool = True, inputs: Collection[int] | None = None
     ) -> dict[str, list[Measurements]]:
         """The evidence for several norms, read once."""

@@ -65,7 +65,7 @@ def second_order_clever(
 
     A point costs 5 to 20 Hessian-vector products per target, so the defaults draw fewer than `clever` does. In the rows
     `lipschitz` holds K, the end-point of the sampled curvatures, and `gradients` the number of points. A network with
-    kinks (ReLU, max pooling) is refused: its Hessian is blind to them. With region="box" points are clipped to the
+    breakpoints (ReLU, max pooling) is refused: its Hessian misses them. With region="box" points are clipped to the
     classifier's bounds, and the slope counts only what a valid move descends along; curvatures count all directions.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))

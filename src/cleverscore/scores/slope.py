@@ -75,11 +75,11 @@ def slope_scores(
     examples = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
     faster = tuned(classifier, torch.stack([example.x for example in examples[:CHECKED_INPUTS]]))
     chunk_size = resolved_chunk_size(faster, examples[0].x, chunk_size, workers=workers)
-    measurements = [_evidence(faster, example, settings, chunk_size, workers) for example in examples]
+    measurements = [_measured(faster, example, settings, chunk_size, workers) for example in examples]
     return score_from(measurements, replace(settings.rule, method="slope"))
 
 
-def _evidence(
+def _measured(
     classifier: Classifier, example: Example, settings: Settings, chunk_size: int, workers: int
 ) -> Measurements:
     began = time.perf_counter()
