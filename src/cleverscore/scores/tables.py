@@ -35,7 +35,7 @@ def elimination_summary(rows: Sequence[Score]) -> str:
 
 
 def could_eliminate(rows: Sequence[Score]) -> bool:
-    """Whether rivals got all blocks, so that a race would have left some out."""
+    """Whether rivals got all blocks, so that elimination would have left some out."""
     rivals = [score for score in rows if score.target_kind == "all"]
     inputs = len({(score.input, score.p) for score in rivals})
     return len(rivals) > inputs and all(score.stopped == ALL_BLOCKS for score in rivals)
