@@ -5,14 +5,15 @@ across shells are maximised from the directions of the nearest crossings and fro
 add up to the margin is the score.
 
 An untargeted score is the smallest over targets. A target is left out when it is behind the smallest of its stage by a
-factor; the score that is reported comes from a target that went through all stages.
+factor; the score that is reported comes from a target that went through all stages. Where every target has to have its
+score, the untargeted search comes first, the same one as for an untargeted score, and then each target's own.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -64,6 +65,7 @@ MANY_TARGETS, PREFILTERED = 32, 16
 # crossing.
 SEARCH_ERROR, GAP_WEIGHT, NOT_MET_ENOUGH = 0.02, 0.5, 0.1
 UNSETTLED = 0.1  # more search would lower the score by more than this share
+UNTARGETED_SHARE = 0.5  # of a budget, where each target has to have its score
 NUMBERS_TOGETHER = 2**24  # of all directions that climb together: 64 MB of float32
 
 
@@ -94,6 +96,38 @@ class Effort:
     from_crossings: bool = True
 
 
+@dataclass(frozen=True)
+class Untargeted:
+    """What the untargeted search found, before each target has its own: no class is nearer than the nearest one.
+
+    crossing    the distance of the nearest crossing that it met.
+    scores      of the targets that it searched to the end; the smallest is the untargeted score.
+    uppers      the distances of their nearest crossings.
+    """
+
+    crossing: float
+    scores: Mapping[int, float]
+    uppers: Mapping[int, float]
+
+    def searched(self, t: int, upper: float) -> bool:
+        """Whether target `t` was searched to the end, and no crossing that is nearer by 1% was met since."""
+        return t in self.scores and upper >= 0.99 * self.uppers[t]
+
+    def agreed(self, distance: float, t: int, upper: float) -> float:
+        """The score of target `t` from its own search, made to agree with the untargeted score.
+
+        More search never raises a score. A class whose crossings are all farther has the untargeted score at least:
+        falls of a class that is not nearest are more than any one way out can follow, and its own score too small.
+        Where a nearer crossing was met since, the untargeted score counts in proportion.
+
+        >>> found = Untargeted(1.0, {3: 0.9}, {3: 1.0})
+        >>> found.agreed(0.8, 2, upper=1.5), found.agreed(0.7, 2, upper=0.9), found.agreed(0.92, 3, upper=1.0)
+        (0.9, 0.81, 0.9)
+        """
+        least = min(self.scores.values()) * min(upper / self.crossing, 1.0)
+        return max(min(distance, self.scores.get(t, math.inf)), least)
+
+
 class ProfileSearch:
     """The search for one input's profiles."""
 
@@ -113,7 +147,7 @@ class ProfileSearch:
         self.example, self.rows, self.box = example, rows, box
         self.p, self.q, self.radius = ball.p, ball.q, ball.radius
         self.smallest_only = smallest_only
-        self.most_gradients, self.most_seconds = most_gradients, most_seconds
+        self.most_gradients, self.most_seconds, self.share = most_gradients, most_seconds, 1.0
         self.x = example.x
         self.dim = example.x.numel()
         self.from_crossings = effort.from_crossings
@@ -124,17 +158,39 @@ class ProfileSearch:
             self.x, rows, self.targets, example.targets, self.directions, self.p, self.radius, box, smallest_only,
             self.factor, MOST_ROUNDS * effort.work, max(REFINED, self.factor * SHELL_STARTS), self._affords,
         )  # fmt: skip
+        self.untargeted: Untargeted | None = None
         self.began = time.perf_counter()
         self.seconds = 0.0
 
     def run(self) -> None:
         """Go through all stages."""
         self.began = time.perf_counter()
+        if self.from_crossings and not self.smallest_only and len(self.targets) > 1:
+            self._stages(smallest_only=True, share=UNTARGETED_SHARE)
+            self._open_all()
+        self._stages(self.smallest_only)
+        self.seconds = time.perf_counter() - self.began
+
+    def _stages(self, smallest_only: bool, share: float = 1.0) -> None:
+        """Search for the smallest of all targets or for each; `share` is the part of the budget that it may take."""
+        self.share, self.crossings.smallest_only = share, smallest_only
         self._prefilter()
         if self.from_crossings:
             self.crossings.run(_ascent_cost(SHELL_STEPS, self.factor))
         self._ascend()
-        self.seconds = time.perf_counter() - self.began
+
+    def _open_all(self) -> None:
+        """Note what the untargeted search found, and open all targets for their own search."""
+        ended = [t for t, target in enumerate(self.targets) if target.finished]
+        if ended:
+            self.untargeted = Untargeted(
+                self.crossings.nearest, {t: self._distance(t) for t in ended}, {t: self.targets[t].upper for t in ended}
+            )
+        for target in self.targets:
+            if target.stopped != EXACT:
+                target.stopped = ""
+                if not len(target.falls):  # the value is a coarser stage's
+                    target.value = math.inf
 
     @property
     def stopped(self) -> tuple[str, ...]:
@@ -157,7 +213,8 @@ class ProfileSearch:
         value = self.targets[t].value
         if value >= self.radius or not self.from_crossings:
             return value
-        return value * (1.0 - self.crossings.unseen(t))
+        distance = value * (1.0 - self.crossings.unseen(t))
+        return distance if self.untargeted is None else self.untargeted.agreed(distance, t, self.targets[t].upper)
 
     def _outcome(self, t: int) -> FitOutcome:
         target = self.targets[t]
@@ -174,14 +231,17 @@ class ProfileSearch:
         """Whether so many more gradients are within the budget, at the speed seen so far."""
         elapsed = time.perf_counter() - self.began
         each = elapsed / max(self.rows.spent, 1.0)
-        return self.rows.spent + gradients <= self.most_gradients and elapsed + gradients * each <= self.most_seconds
+        return (
+            self.rows.spent + gradients <= self.share * self.most_gradients
+            and elapsed + gradients * each <= self.share * self.most_seconds
+        )
 
     def _prefilter(self) -> None:
         """Leave out classes that are reached already, and of many those that are far by margin / ||gradient||."""
         for target in self.targets:
             if target.margin <= 0.0:
                 target.value, target.low, target.stopped, target.finished = 0.0, 0.0, EXACT, True
-        if not self.smallest_only or len(self.targets) <= MANY_TARGETS:
+        if not self.crossings.smallest_only or len(self.targets) <= MANY_TARGETS:
             return
         norms = margin_gradient_norms(
             self.rows.classifier, self.x[None], predicted=self.example.predicted, targets=self.example.targets, q=self.q
@@ -197,12 +257,15 @@ class ProfileSearch:
         """Ascents across the shells of the targets that are left, as many targets at a time as fit in memory."""
         starts = self.factor * SHELL_STARTS
         together = max(1, NUMBERS_TOGETHER // (len(EDGES) * starts * self.dim))
+        for t in self.crossings.active:
+            if self.untargeted is not None and self.untargeted.searched(t, self.targets[t].upper):
+                self._end(t)
         active = self.crossings.active
         groups = [active[first : first + together] for first in range(0, len(active), together)]
         ascents = [(places, self._begin(places, starts)) for places in groups]
         for places, ascent in ascents:
             self._climb(ascent, places, 0, FIRST_SHELL_STEPS)
-        if self.smallest_only:
+        if self.crossings.smallest_only:
             leave_out(self.targets, [target.value for target in self.targets], SLACK)
         for places, ascent in ascents:
             keep = [i for i, t in enumerate(places) if not self.targets[t].stopped]
@@ -213,11 +276,14 @@ class ProfileSearch:
                 ascent.select(torch.tensor(keep, device=self.x.device))
                 self._climb(ascent, left, FIRST_SHELL_STEPS, SHELL_STEPS)
                 for t in left:
-                    self.targets[t].finished = True
-                    self.targets[t].stopped = SETTLED if self.crossings.settled(t) else ALL_STARTS
+                    self._end(t)
             else:
                 for t in left:
                     self.targets[t].stopped = BUDGET
+
+    def _end(self, t: int) -> None:
+        self.targets[t].finished = True
+        self.targets[t].stopped = SETTLED if self.crossings.settled(t) else ALL_STARTS
 
     def _begin(self, places: Sequence[int], starts: int) -> ShellAscent:
         drawn = self.directions.draw(0, starts)
