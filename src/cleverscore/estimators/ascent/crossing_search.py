@@ -42,9 +42,9 @@ ANY_STARTS, TARGET_STARTS = 11, 5
 # Every third far group goes towards the targets in turn: descents towards any of them can pass by a class that is near.
 # (ReLU 256 x 2, l2: a crossing 14% farther for one of ten seeds without it.)
 AIMED = 3
-# Rounds at most. Only searches that met no crossing often enough get so far: with 6, one of 80 scores on ReLU 256 x 6 (linf)
-# was 7% above the attack and 15% above another seed's; with 14 none is above, and 1.5% apart, for 30% more gradients there,
-# 8% more on the MNIST CNN.
+# Rounds at most. Only searches that met no crossing often enough get so far. With 6, one of 80 scores on ReLU 256 x 6
+# (linf) was 7% above the attack and 15% above another seed's. With 14 none was above and seeds were 1.5% apart, for 30%
+# more gradients there and 8% more on the MNIST CNN.
 MOST_ROUNDS = 14
 # The nearest crossings are refined, as they are and moved a little (as a share of their distance): small pieces of the
 # boundary lie side by side. Where each target is asked for, this is done for each.
