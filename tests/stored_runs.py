@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
+from cleverscore.brackets.records import AttackRecord, CertificateRecord
+from cleverscore.brackets.run_bounds import aim, bracketed
 from cleverscore.estimators.measurements import Measurements
+from cleverscore.norms import norm_name
+from cleverscore.runs.results import stored_scores
 from cleverscore.runs.schema import StoredBlocks
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import StudyConfig, versions
@@ -69,13 +73,20 @@ def made_run(
     return folder
 
 
-def with_bounds(frame: pd.DataFrame, *, attack: str = "cw") -> pd.DataFrame:
-    """The columns of attacks and certificates beside made scores: every fifth score lies above its attack."""
-    place = frame.input.to_numpy()
-    upper = frame.score * np.where(place % 5 == 0, 0.8, 1.7)
-    return frame.assign(
-        attack=attack, upper=np.where(place % 9 == 4, np.inf, upper), certified=frame.score * 0.4, consistent=True
-    )
+def add_bounds(run: Path, *, attack: str = "cw", certified: bool = True) -> Path:
+    """Attacks and certificates beside made scores: every fifth score lies above its attack, every ninth has none."""
+    with Store.open(run, write=True) as store:
+        records: list[AttackRecord | CertificateRecord] = []
+        for head in bracketed(stored_scores(store, maxima=False)):
+            length = head.value * (0.8 if head.input % 5 == 0 else 1.7)
+            length = math.inf if head.input % 9 == 4 else length
+            lengths = {"l1": math.inf, "l2": math.inf, "linf": math.inf, f"l{norm_name(head.p)}": length}
+            target, name = aim(head), f"{attack}:{norm_name(head.p)}"
+            records.append(AttackRecord(head.input, target, name, head.p, head.target, length, **lengths, seconds=0.1))
+            if certified:
+                records.append(CertificateRecord(head.input, target, "crown", head.p, 0.4 * head.value, 0.1))
+        store.append_bounds(records)
+    return run
 
 
 def in_old_format(run: Path, version: int) -> None:

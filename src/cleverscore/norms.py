@@ -40,17 +40,18 @@ def dual_exponent(p: float) -> float:
 
 
 def numbers_by_norm(values: Sequence[str], what: str, *, examples: tuple[str, str]) -> dict[str, float]:
-    """Numbers as the command line writes them: 0.3 for every norm, under "", or inf=0.02 for one.
+    """Numbers as the command line writes them: 0.3 or 8/255 for every norm, under "", or inf=0.02 for one.
 
-    >>> numbers_by_norm(["0.3", "linf=0.02"], "--min-score", examples=("0.3", "inf=0.02"))
-    {'': 0.3, 'inf': 0.02}
+    >>> numbers_by_norm(["0.3", "linf=0.02", "l1=5/10"], "--min-score", examples=("0.3", "inf=0.02"))
+    {'': 0.3, 'inf': 0.02, '1': 0.5}
     """
     found = {}
     for value in values:
         norm, equals, number = value.rpartition("=")
         try:
-            found[norm_name(parse_norm(norm)) if equals else ""] = float(number)
-        except ValueError:
+            whole, slash, parts = number.partition("/")
+            found[norm_name(parse_norm(norm)) if equals else ""] = float(whole) / (float(parts) if slash else 1.0)
+        except (ValueError, ZeroDivisionError):
             general, single = examples
             raise SettingError(
                 f"{what} {value!r}: write a number such as {general}, or norm=number as in {single}"

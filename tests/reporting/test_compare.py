@@ -160,8 +160,12 @@ def test_made_models_are_told_apart(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for words in ("B is more robust than A in the l2 norm", "A is more robust than C in the linf norm"):
         assert words in done.stdout
-    assert "were left out" in done.stdout  # every seventh is misclassified
+    assert "in norm 2 6 inputs count as 0 for A and 6 for B" in done.stdout  # every seventh is misclassified
     (pairing, _) = compare(read(a), read(b))
+    assert not pairing.first[::7].any() and pairing.first[1:7].all()
+    without = cleverscore("compare", a, b, "--exclude-misclassified").stdout
+    assert "6 inputs were left out of A and B" in without and "count as 0" not in without
+    (pairing, _) = compare(read(a), read(b), exclude_misclassified=True)
     assert not any(i % 7 == 0 for i in pairing.ids)
     most = pairing.changed_most(3)
     gaps = np.abs(pairing.second - pairing.first)

@@ -7,12 +7,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cleverscore.reporting import findings as findings_module
 from cleverscore.reporting.gate import Check, write_junit
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import stored_scores
 from tests.cli.test_cli import cleverscore
-from tests.stored_runs import made_run, with_bounds
+from tests.stored_runs import add_bounds, made_run
 
 
 @pytest.fixture(scope="module")
@@ -21,21 +20,26 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def values(run: Path, p: float) -> list[float]:
+    """Scores of the inputs that are classified correctly."""
     with Store.open(run) as store:
-        return sorted(head.value for head in stored_scores(store) if head.p == p)
+        return sorted(head.value for head in stored_scores(store) if head.p == p and head.correct)
 
 
 def test_thresholds_decide_the_exit_code(run: Path) -> None:
     two, inf = values(run, 2.0), values(run, float("inf"))
-    median, smallest = two[7], two[0]
+    # Three of 15 inputs are misclassified and count as 0: the eighth smallest is the fifth of the others.
+    median, smallest, right = two[4], two[0], "--exclude-misclassified"
+    assert len(two) == 12
     for options, code in (
         (["--min-median", f"2={median * 0.999}"], 0),
         (["--min-median", f"2={median * 1.001}"], 1),
-        (["--min-score", f"2={smallest * 0.999}"], 0),
-        (["--min-score", f"2={smallest * 1.001}"], 1),
+        (["--min-score", f"2={smallest * 0.999}"], 1),
+        (["--min-score", f"2={smallest * 0.999}", right], 0),
+        (["--min-score", f"2={smallest * 1.001}", right], 1),
+        (["--min-median", f"2={(two[5] + two[6]) / 2 * 0.999}", right], 0),
         (["--min-median", median * 0.999], 1),  # for every norm, and those of linf are smaller
-        (["--min-median", median * 0.999, "--min-median", f"inf={inf[7] * 0.999}"], 0),
-        (["--min-score", inf[0] * 0.999], 0),
+        (["--min-median", median * 0.999, "--min-median", f"inf={inf[4] * 0.999}"], 0),
+        (["--min-score", inf[0] * 0.999, right], 0),
     ):
         done = cleverscore("gate", run, *options)
         assert done.returncode == code, (options, done.stdout, done.stderr)
@@ -75,14 +79,8 @@ def test_a_run_whose_attacks_are_not_done_is_unfinished(tmp_path: Path) -> None:
     assert cleverscore("gate", run, "--min-score", 0).returncode == 0
 
 
-def test_violations_are_counted(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = findings_module.stored_table
-
-    def table(store: Store, **options: bool) -> tuple:
-        scores, frame = plain(store, **options)
-        return scores, with_bounds(frame)
-
-    monkeypatch.setattr(findings_module, "stored_table", table)
+def test_violations_are_counted(tmp_path: Path) -> None:
+    run = add_bounds(made_run(tmp_path / "run", inputs=15))
     # Of inputs 0 to 14, attacks failed for 4 and 13, and 0, 5 and 10 score above theirs: 3 of 13.
     assert cleverscore("gate", run, "--max-violations", 3 / 13 + 1e-9).returncode == 0
     failed = cleverscore("gate", run, "--max-violations", 3 / 13 - 1e-3)

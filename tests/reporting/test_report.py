@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from cleverscore.errors import StoreError
-from cleverscore.reporting import findings as findings_module
 from cleverscore.reporting.findings import findings
+from cleverscore.reporting.html import page as page_module
 from cleverscore.reporting.html.columns import packed
 from cleverscore.reporting.html.packing import pack, unpack
 from cleverscore.reporting.html.report import ranges, report_page, write_report
@@ -24,7 +24,7 @@ from cleverscore.tails import FitOutcome, stability
 from cleverscore.tails.paired_tests import median_interval
 from tests.browser import Browser
 from tests.cli.test_cli import cleverscore
-from tests.stored_runs import made_run, with_bounds
+from tests.stored_runs import add_bounds, made_run
 
 EVIL = [
     "cat",
@@ -41,27 +41,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield started
 
 
-@pytest.fixture
-def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attacks and certificates beside the scores."""
-    plain = findings_module.stored_table
-
-    def table(store: Store) -> tuple:
-        scores, frame = plain(store)
-        return scores, with_bounds(frame)
-
-    monkeypatch.setattr(findings_module, "stored_table", table)
-
-
 def page(run: Path, **options: object) -> Path:
     with Store.open(run) as store:
         write_report(store, run / "report.html")
     return run / "report.html"
 
 
-@pytest.mark.usefixtures("bounded")
 def test_the_page_works_in_a_browser(browser: Browser, tmp_path: Path) -> None:
-    run = made_run(tmp_path / "run", inputs=60)
+    run = add_bounds(made_run(tmp_path / "run", inputs=60))
     path = page(run)
     browser.open(path.as_uri())
     with Store.open(run) as store:
@@ -175,7 +162,7 @@ def test_no_page_is_wider_than_the_window(browser: Browser, tmp_path: Path) -> N
 
 
 def test_contrast_of_text_is_at_least_the_accessibility_level() -> None:
-    style = (Path(findings_module.__file__).parent / "html" / "page" / "page.css").read_text()
+    style = (Path(page_module.__file__).parent / "page.css").read_text()
     light, dark = style.index(":root {"), style.index(':root[data-theme="dark"] {')
     for start in (light, dark):
         colours = dict(re.findall(r"--([\w-]+): (#\w{6});", style[start : style.index("}", start)]))

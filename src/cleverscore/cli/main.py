@@ -13,6 +13,7 @@ import click
 
 from cleverscore import __version__
 from cleverscore.cli.results import compare, gate, note, report
+from cleverscore.cli.runs import show
 from cleverscore.cli.score import INTERRUPTED, classifier_options, run_score
 from cleverscore.errors import CleverError
 from cleverscore.runs.allocator import keep_freed_pages
@@ -182,27 +183,6 @@ def score(**options: Any) -> None:
     run_score(**options)
 
 
-@program.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--targets", "all_targets", is_flag=True, help="One line per target class, not per input.")
-def show(run: Path, all_targets: bool) -> None:
-    """Print the table of RUN again."""
-    from cleverscore.runs.results import describe_run, no_collection, stored_bracket, stored_scores, what_is_missing
-    from cleverscore.runs.store import Store
-
-    with no_collection(), Store.open(run) as store:
-        scores = stored_scores(store, maxima=False)
-        bracket = stored_bracket(store, scores)
-        note(describe_run(store))
-        unfinished = what_is_missing(store)
-        if unfinished is not None:
-            note(unfinished)
-    if not len(scores):
-        note(f"{run} holds no finished input yet")
-        return
-    click.echo(scores.every_target() if all_targets else str(scores if bracket is None else bracket))
-
-
 @program.command(short_help="Write RUN as CSV, JSON, Parquet or model card.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
@@ -271,5 +251,5 @@ def demo(out: Path, model: str) -> None:
     note(f"report: {out / 'report.html'} (open it in a browser)")
 
 
-for command in (report, compare, gate):
+for command in (show, report, compare, gate):
     program.add_command(command)

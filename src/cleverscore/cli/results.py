@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 GATE_FAILED = 1
 
 
+EXCLUDE = click.option(
+    "--exclude-misclassified", is_flag=True, help="Leave misclassified inputs out; else each counts as 0."
+)
+
+
 def note(text: str) -> None:
     """A line for people, on stderr."""
     click.echo(text, err=True)
@@ -53,7 +58,8 @@ def report(run: Path, out: Path | None, serve: bool, port: int) -> None:
 @click.option(
     "--level", type=click.FloatRange(0.5, 0.9999), default=0.95, show_default=True, help="All verdicts hold at this."
 )
-def compare(runs: tuple[Path, ...], out: Path | None, most: int, level: float) -> None:
+@EXCLUDE
+def compare(runs: tuple[Path, ...], out: Path | None, most: int, level: float, exclude_misclassified: bool) -> None:
     """Say whether B is more robust than A, on the inputs that both runs have; more runs are each compared with A."""
     from cleverscore.reporting.compare import compare as compare_findings
     from cleverscore.reporting.compare import comparison_text
@@ -64,7 +70,10 @@ def compare(runs: tuple[Path, ...], out: Path | None, most: int, level: float) -
         raise InputError("compare needs at least two runs: cleverscore compare A B")
     named = [(str(run), _findings(run)) for run in runs]
     first = named[0][1]
-    pairings = [compare_findings(first, other, level=level, tests=len(named) - 1) for _, other in named[1:]]
+    pairings = [
+        compare_findings(first, other, level=level, tests=len(named) - 1, exclude_misclassified=exclude_misclassified)
+        for _, other in named[1:]
+    ]
     click.echo(comparison_text(named, pairings, most))
     if out is not None:
         write_page(comparison_page(named, pairings, most=max(most, 1)), out)
@@ -82,6 +91,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, most: int, level: float) -
     help="Fail if a larger share of attacked inputs has a score above its attack; repeatable.",
 )
 @click.option("--baseline", type=click.Path(path_type=Path), help="Fail if this other run is more robust than RUN.")
+@EXCLUDE
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write the checks as JUnit XML.")
 def gate(
     run: Path,
@@ -89,6 +99,7 @@ def gate(
     min_score: tuple[str, ...],
     max_violations: tuple[str, ...],
     baseline: Path | None,
+    exclude_misclassified: bool,
     junit: Path | None,
 ) -> None:
     """Check RUN against thresholds, for a release pipeline: exit code 0 if all hold, 1 if not, 2 for bad input.
@@ -104,7 +115,10 @@ def gate(
     )
     if not thresholds and baseline is None:
         raise InputError("nothing to check: give --min-median, --min-score, --max-violations or --baseline")
-    made = checks(_findings(run), thresholds, None if baseline is None else _findings(baseline))
+    made = checks(
+        _findings(run), thresholds, None if baseline is None else _findings(baseline),
+        exclude_misclassified=exclude_misclassified,
+    )  # fmt: skip
     if junit is not None:
         write_junit(made, str(run), junit)
     for check in made:

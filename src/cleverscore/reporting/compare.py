@@ -28,11 +28,12 @@ MOST_CAPPED = 0.2  # share of pairs cut at the radius above which a comparison i
 
 @dataclass(frozen=True)
 class Pairing:
-    """Two runs in one norm, over the inputs that both have and both classify correctly (where labels are known).
+    """Two runs in one norm, over the inputs that both have; misclassified inputs count as 0 unless they are excluded.
 
     ids             the inputs.
     first, second   their scores.
-    left_out        inputs in both runs that one of the models misclassifies, or that have no score.
+    misclassified   inputs that the first and the second model misclassify, of those that are compared.
+    left_out        inputs in both runs that have no score, or are misclassified where these are excluded.
     unpaired        inputs that only one of the runs has.
     same_model      whether both runs are of the same weights.
     capped          pairs of which at least one score is the radius.
@@ -47,6 +48,7 @@ class Pairing:
     unpaired: int
     same_model: bool
     capped: int
+    misclassified: tuple[int, int] = (0, 0)
 
     @property
     def verdict(self) -> int:
@@ -58,8 +60,13 @@ class Pairing:
         return [int(i) for i in np.argsort(-np.abs(self.second - self.first), kind="stable")[:count]]
 
 
-def compare(first: Findings, second: Findings, *, level: float = 0.95, tests: int = 1) -> list[Pairing]:
-    """Pair two runs norm by norm; `tests` is how many such comparisons are made, all to hold together at `level`."""
+def compare(
+    first: Findings, second: Findings, *, level: float = 0.95, tests: int = 1, exclude_misclassified: bool = False
+) -> list[Pairing]:
+    """Pair two runs norm by norm; `tests` is how many such comparisons are made, all to hold together at `level`.
+
+    Inputs that one of the models misclassifies count as 0 for it, or with `exclude_misclassified` are left out.
+    """
     _check(first, second)
     same_model = bool(first.config.model_fingerprint) and (
         first.config.model_fingerprint == second.config.model_fingerprint
@@ -71,7 +78,9 @@ def compare(first: Findings, second: Findings, *, level: float = 0.95, tests: in
             f"the runs have no norm in common ({_norms(first)}; {_norms(second)}); score one of them again with --norm"
         )
     share = (1.0 - level) / (tests * len(common))
-    return [_pairing(first, second, one, other, 1.0 - share, same_model) for one, other in common]
+    return [
+        _pairing(first, second, one, other, 1.0 - share, same_model, exclude_misclassified) for one, other in common
+    ]
 
 
 def _norms(found: Findings) -> str:
@@ -96,7 +105,13 @@ def _check(first: Findings, second: Findings) -> None:
 
 
 def _pairing(
-    first: Findings, second: Findings, one: NormFindings, other: NormFindings, level: float, same_model: bool
+    first: Findings,
+    second: Findings,
+    one: NormFindings,
+    other: NormFindings,
+    level: float,
+    same_model: bool,
+    exclude: bool,
 ) -> Pairing:
     mine = {head.input: head for head in one.known}
     theirs = {head.input: head for head in other.known}
@@ -104,8 +119,12 @@ def _pairing(
     if not both:
         reason = first.unfinished or second.unfinished or "score the same rows of the data"
         raise InputError(f"the runs have no input in common in the l{one.name} norm; {reason}")
-    used = [pair for pair in both if all(map(_usable, pair))]
-    scores = np.array([[head.value for head in pair] for pair in used]).reshape(-1, 2)
+    used = [
+        pair
+        for pair in both
+        if not any(math.isnan(head.counted) or (exclude and head.correct is False) for head in pair)
+    ]
+    scores = np.array([[head.counted for head in pair] for pair in used]).reshape(-1, 2)
     noise = sum((_noise([pair[k] for pair in used], found) for k, found in enumerate((first, second))), np.zeros(1))
     return Pairing(
         norm=one.name,
@@ -117,11 +136,8 @@ def _pairing(
         unpaired=len(mine.keys() ^ theirs.keys()),
         same_model=same_model,
         capped=sum(pair[0].capped or pair[1].capped for pair in used),
+        misclassified=(sum(a.correct is False for a, _ in used), sum(b.correct is False for _, b in used)),
     )
-
-
-def _usable(head: Score) -> bool:
-    return head.correct is not False and not math.isnan(head.value)
 
 
 def _noise(heads: Sequence[Score], found: Findings) -> Array:
@@ -149,7 +165,7 @@ def sentence(pairing: Pairing, names: tuple[str, str] = ("A", "B")) -> str:
     if found.count == 0:
         return (
             f"It cannot be told whether {second} is more robust than {first} in the l{pairing.norm} norm: no input has "
-            "a score and is classified correctly in both."
+            "a score in both that counts."
         )
     percent = f"{100.0 * found.level:.3g}%"
     seen = (
@@ -242,7 +258,13 @@ def notes(pairings: Sequence[Sequence[Pairing]], letters: Sequence[str]) -> list
             if pairing.left_out:
                 found.append(
                     f"note: {pairing.left_out} inputs were left out of A and {letter} in norm {pairing.norm}: "
-                    "misclassified by one of the models, or without a score"
+                    "without a score, or misclassified by one of the models and excluded"
+                )
+            if any(pairing.misclassified):
+                wrong = pairing.misclassified
+                found.append(
+                    f"note: in norm {pairing.norm} {wrong[0]} inputs count as 0 for A and {wrong[1]} for {letter}, "
+                    "which misclassifies them; --exclude-misclassified leaves them out"
                 )
             if pairing.unpaired:
                 found.append(

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cleverscore.errors import InputError
 from cleverscore.estimators.stop_reason import BUDGET
 from cleverscore.inputs.targets import takes_smallest
 from cleverscore.norms import norm_name, parse_norm
-from cleverscore.reporting.stored import stored_table
-from cleverscore.runs.results import radii_text, what_is_missing
+from cleverscore.reporting.robust_accuracy import PREFERRED, RobustAccuracy, Share, robust_accuracy
+from cleverscore.runs.results import radii_text, rule_of, stored_bracket, stored_scores, what_is_missing
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import StudyConfig
 from cleverscore.runs.thumbnails import Picture
@@ -22,7 +23,7 @@ from cleverscore.scores.score import Score, Scores
 from cleverscore.tails.paired_tests import Interval, median_interval
 
 if TYPE_CHECKING:
-    import pandas
+    from cleverscore.brackets.bracket import Bracket
 
 Array = npt.NDArray[np.float64]
 
@@ -30,9 +31,18 @@ SLACK = 1e-4  # relative: an attack ends just beyond the boundary, and a score m
 
 
 @dataclass(frozen=True)
+class _Known:
+    rows: list[Score]
+    lower: Array
+    upper: Array
+
+
+@dataclass(frozen=True)
 class NormFindings:
     """One norm: the smallest score of each input, None where it is not there yet, and what stands around it.
 
+    method      of `heads`: sharp where the run has it, else the first that it has.
+    by_method   the smallest score of each input by every method of the run.
     upper       the best attack's distortion, NaN where none was run, infinite where all failed.
     certified   the certified radius, NaN where nothing was certified.
     targets     all scores of an input, one per target class.
@@ -45,6 +55,8 @@ class NormFindings:
     certified: Array
     attacks: tuple[str | None, ...]
     targets: tuple[tuple[Score, ...], ...]
+    method: str = ""
+    by_method: Mapping[str, tuple[Score | None, ...]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -62,8 +74,25 @@ class NormFindings:
 
     @property
     def median(self) -> Interval:
-        """The median score and its interval over inputs."""
-        return median_interval(self.column("value"))
+        """The median score and its interval over inputs; misclassified inputs count as 0."""
+        return median_interval(self.column("counted"))
+
+    def median_of(self, method: str) -> Interval:
+        """The median score of one of the run's methods."""
+        heads = self.by_method[method]
+        return median_interval(np.array([math.nan if head is None else head.counted for head in heads]))
+
+    @property
+    def attack_median(self) -> Interval:
+        """The median distortion of the best attack; misclassified inputs count as 0; NaN where none was run."""
+        wrong = np.array([head is not None and head.correct is False for head in self.heads], dtype=bool)
+        return median_interval(np.where(wrong & ~np.isnan(self.upper), 0.0, self.upper))
+
+    @property
+    def robust_accuracy(self) -> RobustAccuracy:
+        """Robust accuracy against epsilon, over the inputs that have a score."""
+        there = np.array([head is not None for head in self.heads], dtype=bool)
+        return robust_accuracy(_Known(self.known, self.certified[there], self.upper[there]))
 
     @property
     def above_attack(self) -> npt.NDArray[np.bool_]:
@@ -111,6 +140,7 @@ class Findings:
 
     ids         the inputs that have a score in at least one norm.
     unfinished  how far a run is that is not finished, in words; None where it is.
+    excluded    that misclassified inputs were left out by name, in words; else they are there and count as 0.
     """
 
     config: StudyConfig
@@ -121,6 +151,17 @@ class Findings:
     norms: tuple[NormFindings, ...]
     pictures: Mapping[int, Picture]
     unfinished: str | None = None
+    excluded: str = ""
+
+    @property
+    def accuracy(self) -> Share:
+        """The share of inputs that are classified correctly; NaN without labels."""
+        right = [
+            label == predicted
+            for label, predicted in zip(self.labels, self.predicted, strict=True)
+            if label is not None
+        ]
+        return Share.of(sum(right), len(right))
 
     @property
     def radii(self) -> str:
@@ -152,17 +193,20 @@ class Findings:
         return names[number] if names is not None and 0 <= number < len(names) else str(number)
 
 
-def findings(store: Store) -> Findings:
-    """Read a run."""
+def findings(store: Store, *, maxima: bool = True) -> Findings:
+    """Read a run; without `maxima` its block maxima stay on disk, which plots of fits need and summaries do not."""
     config = StudyConfig.stored(store)
     meta = store.meta
-    scores, frame = stored_table(store)
+    scores = stored_scores(store, maxima=maxima)
+    bracket = stored_bracket(store, scores)
     ids = sorted({head.input for head in scores})
     places = {input_id: place for place, input_id in enumerate(ids)}
     first: dict[int, Score] = {}
     for head in scores:
         first.setdefault(head.input, head)
-    norms = tuple(_norm(config, norm, scores, frame, places) for norm in config.norms)
+    norms = tuple(
+        _norm(config, norm, rule_of(store, config, norm).radius, scores, bracket, places) for norm in config.norms
+    )
     return Findings(
         config=config,
         meta=meta,
@@ -172,44 +216,76 @@ def findings(store: Store) -> Findings:
         norms=norms,
         pictures=store.pictures(),
         unfinished=what_is_missing(store),
+        excluded=_excluded(config, meta),
     )
+
+
+def _excluded(config: StudyConfig, meta: Mapping[str, Any]) -> str:
+    """That the run itself left misclassified inputs out."""
+    return "misclassified inputs were left out of the run" if config.skip_misclassified or meta.get("selection") else ""
 
 
 def _norm(
-    config: StudyConfig, norm: str, scores: Scores, frame: pandas.DataFrame, places: Mapping[int, int]
+    config: StudyConfig,
+    norm: str,
+    radius: float,
+    scores: Scores,
+    bracket: Bracket | None,
+    places: Mapping[int, int],
 ) -> NormFindings:
     p = parse_norm(norm)
-    radius = config.settings(norm).radius
-    assert radius is not None  # Settings fills it in
-    heads: list[Score | None] = [None] * len(places)
+    methods: dict[str, list[Score | None]] = {}
     for head in scores:
         if head.p == p:
-            heads[places[head.input]] = head
+            methods.setdefault(head.method, [None] * len(places))[places[head.input]] = head
+    method = PREFERRED if PREFERRED in methods else next(iter(methods), config.method)
+    heads = methods.get(method, [None] * len(places))
     targets: list[list[Score]] = [[] for _ in places]
     for row in scores.rows:
-        if row.p == p and not takes_smallest(row.target_kind):
+        if row.p == p and row.method == method and not takes_smallest(row.target_kind):
             targets[places[row.input]].append(row)
-    upper, certified, attacks = _bounds(frame, heads, p)
-    return NormFindings(p, radius, tuple(heads), upper, certified, attacks, tuple(map(tuple, targets)))
+    upper, certified, attacks = _bounds(bracket, heads)
+    return NormFindings(
+        p, radius, tuple(heads), upper, certified, attacks, tuple(map(tuple, targets)), method,
+        {name: tuple(of) for name, of in methods.items()},
+    )  # fmt: skip
 
 
-def _bounds(
-    frame: pandas.DataFrame, heads: Sequence[Score | None], p: float
-) -> tuple[Array, Array, tuple[str | None, ...]]:
-    """The columns upper, certified and attack of the heads, where the run has them."""
-    nothing = np.full(len(heads), math.nan)
-    if not {"upper", "certified", "attack"} <= set(frame.columns):
-        return nothing, nothing.copy(), (None,) * len(heads)
-    part = frame[frame["norm"] == norm_name(p)]
-    keys = zip(part["input"], part["target"], part["target_kind"], strict=True)
-    values = zip(part["upper"], part["certified"], part["attack"], strict=True)
-    found = dict(zip(keys, values, strict=True))
+def without_misclassified(found: Findings) -> Findings:
+    """The same run without the inputs that its model misclassifies."""
+    keep = [i for i, (label, predicted) in enumerate(zip(found.labels, found.predicted, strict=True))
+            if label is None or label == predicted]  # fmt: skip
+    if not keep:
+        raise InputError("all inputs are misclassified, and misclassified inputs are excluded: nothing is left")
+
+    def kept(values: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(values[i] for i in keep)
+
+    norms = tuple(
+        replace(
+            norm, heads=kept(norm.heads), upper=norm.upper[keep], certified=norm.certified[keep],
+            attacks=kept(norm.attacks), targets=kept(norm.targets),
+            by_method={name: kept(heads) for name, heads in norm.by_method.items()},
+        )
+        for norm in found.norms
+    )  # fmt: skip
+    return replace(
+        found, ids=kept(found.ids), labels=kept(found.labels), predicted=kept(found.predicted), norms=norms,
+        excluded=found.excluded or "misclassified inputs are excluded",
+    )  # fmt: skip
+
+
+def _bounds(bracket: Bracket | None, heads: Sequence[Score | None]) -> tuple[Array, Array, tuple[str | None, ...]]:
+    """The best attack, the certified radius and the attack's name of each head, where the run has them."""
+    found = {}
+    if bracket is not None:
+        values = zip(bracket.rows, bracket.upper.tolist(), bracket.lower.tolist(), bracket.attack, strict=True)
+        found = {_place(row): (upper, lower, attack) for row, upper, lower, attack in values}
     empty = (math.nan, math.nan, None)
-    of_head = [
-        empty if head is None else found.get((head.input, head.target, head.target_kind), empty) for head in heads
-    ]
-    return (
-        np.array([float(row[0]) for row in of_head]),
-        np.array([float(row[1]) for row in of_head]),
-        tuple(row[2] if isinstance(row[2], str) else None for row in of_head),
-    )
+    of_head = [empty if head is None else found.get(_place(head), empty) for head in heads]
+    upper, lower, attacks = zip(*of_head, strict=True) if of_head else ((), (), ())
+    return np.array(upper, np.float64), np.array(lower, np.float64), tuple(attacks)
+
+
+def _place(row: Score) -> tuple[Any, ...]:
+    return row.input, row.p, row.method, row.target, row.target_kind

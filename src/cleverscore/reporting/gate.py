@@ -14,7 +14,7 @@ import numpy as np
 from cleverscore.errors import InputError, LoadError, SettingError
 from cleverscore.norms import numbers_by_norm
 from cleverscore.reporting.compare import compare, sentence
-from cleverscore.reporting.findings import Findings, NormFindings
+from cleverscore.reporting.findings import Findings, NormFindings, without_misclassified
 from cleverscore.scores.text_table import number
 
 
@@ -59,8 +59,10 @@ def parse_thresholds(values: Sequence[str], option: str) -> dict[str, float]:
     return found
 
 
-def checks(found: Findings, thresholds: Thresholds, baseline: Findings | None = None) -> list[Check]:
-    """All that is asked of a run, in the order of norms."""
+def checks(
+    found: Findings, thresholds: Thresholds, baseline: Findings | None = None, *, exclude_misclassified: bool = False
+) -> list[Check]:
+    """All that is asked of a run, in the order of norms; misclassified inputs count as 0 unless they are excluded."""
     if found.unfinished is not None:
         raise InputError(f"the run is not finished; repeat its score command first ({found.unfinished})")
     known = {norm.name for norm in found.norms}
@@ -69,17 +71,17 @@ def checks(found: Findings, thresholds: Thresholds, baseline: Findings | None = 
             if name and name not in known:
                 raise InputError(f"the run has no scores in the norm {name}; it has {', '.join(sorted(known))}")
     made = []
-    for norm in found.norms:
+    for norm in (without_misclassified(found) if exclude_misclassified else found).norms:
         made += _of_norm(norm, thresholds)
     if baseline is not None:
-        for pairing in compare(baseline, found):
+        for pairing in compare(baseline, found, exclude_misclassified=exclude_misclassified):
             words = sentence(pairing, ("the baseline", "this run"))
             made.append(Check(f"l{pairing.norm} not less robust than the baseline", pairing.verdict >= 0, words))
     return made
 
 
 def _of_norm(norm: NormFindings, thresholds: Thresholds) -> list[Check]:
-    values = norm.column("value")
+    values = norm.column("counted")
     known = values[~np.isnan(values)]
     missing = int(np.isnan(values).sum())
     made = []
@@ -92,11 +94,11 @@ def _of_norm(norm: NormFindings, thresholds: Thresholds) -> list[Check]:
         made.append(Check(f"l{norm.name} median score", middle.value >= least, words))
     least = _limit(thresholds.min_score, norm)
     if least is not None:
-        below = [head for head in norm.known if not head.value >= least]
+        below = [head for head in norm.known if not head.counted >= least]
         passed = len(known) > 0 and not below
         words = f"smallest {number(float(known.min()) if len(known) else math.nan)}, at least {least:g} asked"
         if below:
-            few = ", ".join(f"#{head.input} {number(head.value, 3)}" for head in below[:5])
+            few = ", ".join(f"#{head.input} {number(head.counted, 3)}" for head in below[:5])
             words += f"; {len(below)} of {len(values)} inputs are below: {few}{', ...' if len(below) > 5 else ''}"
         if missing:
             words += f"; {missing} inputs have no score"

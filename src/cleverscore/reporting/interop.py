@@ -17,7 +17,9 @@ __all__ = ["CleverMetric", "log_to_mlflow", "log_to_wandb", "scalars"]
 
 
 def scalars(scores: Scores, *, prefix: str = "clever") -> dict[str, float]:
-    """Median, mean, smallest and count per norm, named as in clever/l2/median; inputs without a score are left out.
+    """Median, mean, smallest and count per norm, named as in clever/l2/median.
+
+    Misclassified inputs count as 0, inputs without a score are left out.
 
     >>> import torch
     >>> sorted(scalars(clever(Classifier(torch.nn.Linear(4, 3)), torch.rand(2, 4))))
@@ -25,7 +27,7 @@ def scalars(scores: Scores, *, prefix: str = "clever") -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for p in sorted({head.p for head in scores}):
-        values = np.array([head.value for head in scores if head.p == p])
+        values = np.array([head.counted for head in scores if head.p == p])
         known = values[~np.isnan(values)]
         name = f"{prefix}/l{norm_name(p)}"
         found[f"{name}/inputs"] = float(len(known))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cleverscore.errors import SettingError
+from cleverscore.errors import InputError, SettingError
 from cleverscore.estimators.budget import Budget
 from cleverscore.estimators.sampling.sampler import gather
 from cleverscore.estimators.settings import Method, Settings
@@ -77,6 +77,7 @@ def decide(
     region: str = "ball",
     penalty: float | None = None,
     labels: Sequence[int] | None = None,
+    exclude_misclassified: bool = False,
     ids: Sequence[int] | None = None,
     chunk_size: int | None = None,
     workers: int | None = None,
@@ -86,7 +87,8 @@ def decide(
     Blocks are drawn in rounds of 32, 64, 128, ... After each, an input is decided where the interval of its score is on
     one side of the threshold, or where the score lies so far from it that the score after all blocks will be on the
     same side: three standard deviations of the scores that random halves of the blocks give. The first input that fails
-    ends it. The other arguments are those of `clever`; with `labels`, a misclassified input fails.
+    ends it. The other arguments are those of `clever`; with `labels`, a misclassified input counts as 0 and fails,
+    unless `exclude_misclassified` leaves such inputs out.
 
     >>> import torch
     >>> decide(Classifier(torch.nn.Linear(4, 3)), torch.rand(2, 4), at_least=0.0).passed
@@ -102,6 +104,10 @@ def decide(
             f"at_least={at_least}: no score is larger than the radius, {settings.radius:g}; use a larger radius"
         )
     examples = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
+    if exclude_misclassified:
+        examples = [example for example in examples if example.label in (None, example.predicted)]
+        if not examples:
+            raise InputError("all inputs are misclassified, and misclassified inputs are excluded: nothing is left")
     full = sum(len(example.targets) for example in examples) * blocks * block_size
     misclassified = tuple(s.input_id for s in examples if s.label not in (None, s.predicted))
     shared_budget = Budget()  # knows also what was spent on inputs that were not finished when another failed

@@ -121,6 +121,11 @@ class Score:
         return None if self.label is None else self.label == self.predicted
 
     @property
+    def counted(self) -> float:
+        """What the score counts in medians, shares, gates and comparisons: 0 where the input is misclassified."""
+        return 0.0 if self.correct is False else self.value
+
+    @property
     def lost(self) -> bool:
         """Whether sampling ended because the target could not have the smallest score."""
         return is_lost(self.stopped)

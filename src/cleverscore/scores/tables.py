@@ -105,7 +105,7 @@ def summary(heads: Sequence[Score], *, could_eliminate: bool = False) -> str:
     """Mean and median per norm, then one sentence of advice for each outcome that is not plain."""
     lines = []
     for p in sorted({score.p for score in heads}):
-        values = np.array([score.value for score in heads if score.p == p])
+        values = np.array([score.counted for score in heads if score.p == p])
         known = values[~np.isnan(values)]
         if len(known):
             lines.append(
@@ -118,7 +118,10 @@ def summary(heads: Sequence[Score], *, could_eliminate: bool = False) -> str:
     wrong = len({score.input for score in heads if score.correct is False})
     if wrong:
         count = len({score.input for score in heads})
-        lines.append(f"* {wrong} of {count} inputs are misclassified, and scored for the class that the model predicts")
+        lines.append(
+            f"* {wrong} of {count} inputs are misclassified: they count as 0 in mean, median and smallest (the lines "
+            "above are for the class that the model predicts)"
+        )
     capped = sum(score.capped for score in heads)
     if capped:
         lines.append(

@@ -19,13 +19,25 @@ from cleverscore.reporting.plots.canvas import gradient_label as _gradient_label
 from cleverscore.reporting.plots.canvas import new_axes as _axes
 from cleverscore.reporting.plots.canvas import tex as _tex
 from cleverscore.reporting.plots.classes import classes
+from cleverscore.reporting.plots.curves import robust_accuracy
 from cleverscore.reporting.plots.fits import convergence, quantiles, stability
 from cleverscore.scores.score import Score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["bars", "brackets", "classes", "convergence", "gaps", "profile", "quantiles", "stability", "tail"]
+__all__ = [
+    "bars",
+    "brackets",
+    "classes",
+    "convergence",
+    "gaps",
+    "profile",
+    "quantiles",
+    "robust_accuracy",
+    "stability",
+    "tail",
+]
 
 
 def tail(score: Score, axes: Axes | None = None) -> Axes:

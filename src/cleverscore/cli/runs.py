@@ -1,0 +1,51 @@
+"""Commands that show a run: its table, its robust accuracy, its summary for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from cleverscore.cli.results import note
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--targets", "all_targets", is_flag=True, help="One line per target class, not per input.")
+@click.option(
+    "--at",
+    "epsilons",
+    multiple=True,
+    metavar="[NORM=]EPS",
+    help="Print robust accuracy at this epsilon instead: 0.03, 8/255 or, for one norm, inf=8/255; repeatable.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON: medians, accuracy, robust accuracy.")
+def show(run: Path, all_targets: bool, epsilons: tuple[str, ...], as_json: bool) -> None:
+    """Print the table of RUN again, or its robust accuracy (--at), or its summary for programs (--json)."""
+    from cleverscore.reporting.findings import findings
+    from cleverscore.reporting.robust_accuracy import parse_epsilons, robust_accuracy_table
+    from cleverscore.reporting.run_summary import run_summary
+    from cleverscore.runs.results import describe_run, no_collection, stored_bracket, stored_scores, what_is_missing
+    from cleverscore.runs.store import Store
+
+    wanted = parse_epsilons(epsilons)
+    with no_collection(), Store.open(run) as store:
+        if not as_json:
+            note(describe_run(store))
+            unfinished = what_is_missing(store)
+            if unfinished is not None:
+                note(unfinished)
+        if wanted or as_json:
+            found = findings(store, maxima=False)
+        else:
+            scores = stored_scores(store, maxima=False)
+            bracket = stored_bracket(store, scores)
+    if as_json:
+        click.echo(json.dumps(run_summary(found, wanted), indent=1))
+    elif not (found.ids if wanted else len(scores)):
+        note(f"{run} holds no finished input yet")
+    elif wanted:
+        click.echo(robust_accuracy_table([norm.robust_accuracy for norm in found.norms if norm.known], wanted))
+    else:
+        click.echo(scores.every_target() if all_targets else str(scores if bracket is None else bracket))

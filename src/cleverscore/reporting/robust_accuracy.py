@@ -1,0 +1,285 @@
+"""Robust accuracy against epsilon: the share of inputs that keep their right class, by proof, estimate and attack."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from cleverscore.errors import InputError, SettingError
+from cleverscore.norms import norm_name, numbers_by_norm
+from cleverscore.scores.score import Score, Scores
+from cleverscore.scores.text_table import table
+
+Array = npt.NDArray[np.float64]
+
+CERTIFIED, ESTIMATED, ATTACKED = KINDS = ("certified", "estimated", "attacked")
+PREFERRED = "sharp"  # of several methods in one run: the one that is nearer to the truth
+LEVEL = 0.95
+CURVE_POINTS = 121  # epsilons of a drawn curve between 0 and its largest distance
+
+
+class Rows(Protocol):
+    """Scores with what stands below and above them: a `Bracket`, or the findings of a run."""
+
+    @property
+    def rows(self) -> Sequence[Score]:
+        """The scores."""
+        ...
+
+    @property
+    def lower(self) -> Array:
+        """Certified radii, NaN where nothing was certified."""
+        ...
+
+    @property
+    def upper(self) -> Array:
+        """Distortions of the best attacks: infinite where all failed, NaN where none was run."""
+        ...
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of inputs with its exact binomial interval at 95%; NaN where it is not known."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, hits: int, count: int, level: float = LEVEL) -> Share:
+        """`hits` of `count` (Clopper & Pearson 1934).
+
+        >>> str(Share.of(9, 10))
+        '90% (55-100)'
+        """
+        if count == 0:
+            return NOT_KNOWN
+        tail = (1.0 - level) / 2.0
+        low = 0.0 if hits == 0 else float(stats.beta.ppf(tail, hits, count - hits + 1))
+        high = 1.0 if hits == count else float(stats.beta.ppf(1.0 - tail, hits + 1, count - hits))
+        return cls(hits / count, low, high)
+
+    def __str__(self) -> str:
+        if math.isnan(self.value):
+            return "-"
+        return f"{self.value:.0%} ({100.0 * self.low:.0f}-{100.0 * self.high:.0f})"
+
+
+NOT_KNOWN = Share(math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One of the three lines.
+
+    kind        "certified", "estimated" or "attacked".
+    source      what it rests on: the method of the scores, or whose crossings or attacks.
+    distances   per input, how far it counts as robust; NaN for a misclassified input, which counts nowhere. An input
+                without a score or a certificate counts at 0 alone; one that no attack moved counts everywhere.
+    limit       nothing is known beyond it: the radius, where some score or certificate ends there; else infinite.
+    """
+
+    kind: str
+    source: str
+    distances: Array
+    limit: float
+
+    def hits(self, epsilon: float) -> int:
+        """Inputs that keep their class up to `epsilon`; an attack of exactly this length has changed it."""
+        kept = self.distances > epsilon if self.kind == ATTACKED else self.distances >= epsilon
+        return int(kept.sum())
+
+    def at(self, epsilon: float) -> Share:
+        """The share of inputs that keep their class up to `epsilon`; not known beyond the limit."""
+        return NOT_KNOWN if epsilon > self.limit else Share.of(self.hits(epsilon), len(self.distances))
+
+
+@dataclass(frozen=True)
+class RobustAccuracy:
+    """Robust accuracy of one model in one norm: proved <= estimated <= not refuted by an attack, where all is well.
+
+    A misclassified input counts as 0 at every epsilon, so all lines begin at the accuracy. Without labels the predicted
+    class is taken for the right one. A score or a certificate at the radius counts up to the radius, and the line ends
+    there.
+
+    accuracy    share of inputs that are classified correctly; NaN without labels.
+    lines       those that there are, in the order certified, estimated, attacked.
+    """
+
+    p: float
+    radius: float
+    inputs: int
+    accuracy: Share
+    lines: tuple[Line, ...]
+
+    def line(self, kind: str) -> Line | None:
+        """The line of this kind, None where the run has nothing for it."""
+        return next((line for line in self.lines if line.kind == kind), None)
+
+    def at(self, epsilon: float) -> dict[str, Share]:
+        """The shares at one epsilon, by kind."""
+        return {line.kind: line.at(epsilon) for line in self.lines}
+
+    def epsilons(self, points: int = CURVE_POINTS) -> Array:
+        """A grid for drawing: from 0 to a little beyond the largest distance that is known."""
+        known = np.concatenate([line.distances for line in self.lines] or [np.zeros(1)])
+        known = known[np.isfinite(known)]
+        return np.linspace(0.0, max(1.04 * float(known.max(initial=0.0)), 1e-12), points)
+
+    def curve(self, line: Line, epsilons: Array) -> tuple[Array, Array, Array]:
+        """The share along a grid and its interval, NaN beyond the limit."""
+        shares = [line.at(float(epsilon)) for epsilon in epsilons]
+        return tuple(np.array([getattr(share, name) for share in shares]) for name in ("value", "low", "high"))  # type: ignore[return-value]
+
+    def to_dict(self, epsilons: Iterable[float] | None = None) -> dict[str, Any]:
+        """For JSON: accuracy, and the lines on a grid of epsilons with the ends of their intervals."""
+        grid = self.epsilons(41) if epsilons is None else np.array(list(epsilons), dtype=np.float64)
+        lines = {}
+        for line in self.lines:
+            columns = zip(("value", "low", "high"), self.curve(line, grid), strict=True)
+            lines[line.kind] = {
+                "source": line.source,
+                "limit": line.limit if math.isfinite(line.limit) else None,
+                **{name: [_known(x) for x in column] for name, column in columns},
+            }
+        return {
+            "norm": norm_name(self.p),
+            "radius": self.radius,
+            "inputs": self.inputs,
+            "accuracy": _known(self.accuracy.value),
+            "misclassified": "count as 0",
+            "epsilon": [float(f"{x:.6g}") for x in grid],
+            "lines": lines,
+        }
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else round(float(value), 6)
+
+
+def robust_accuracy(found: Rows | Scores, *, p: float | None = None, method: str | None = None) -> RobustAccuracy:
+    """The three lines of one norm, from scores with their bounds.
+
+    found   a bracket, scores (then there is one line), or the findings of one norm of a run.
+    p       the norm, where there are several.
+    method  of the scores that are the estimated line; sharp where there are several methods, else the first.
+
+    >>> import torch, cleverscore as cs
+    >>> classifier = cs.Classifier(torch.nn.Linear(4, 3), bounds=(-9.0, 9.0))
+    >>> images = torch.rand(8, 4)
+    >>> found = robust_accuracy(cs.clever(classifier, images, method="sharp"))
+    >>> found.at(0.0)["estimated"].value
+    1.0
+    """
+    rows, lower, upper = _columns(found)
+    norms = {row.p for row in rows}
+    if p is None and len(norms) > 1:
+        names = ", ".join(norm_name(each) for each in sorted(norms))
+        raise InputError(f"the scores are in several norms ({names}), which have different units: name one with p=")
+    chosen = next(iter(norms), math.nan) if p is None else p
+    if not rows or chosen not in norms:
+        raise InputError("there is no score in this norm, so there is no robust accuracy")
+    methods = list(dict.fromkeys(row.method for row in rows if row.p == chosen))
+    if method is not None and method not in methods:
+        raise InputError(f"there is no score of the method {method}; there are {', '.join(methods)}")
+    used = method or (PREFERRED if PREFERRED in methods else methods[0])
+    places: dict[int, list[int]] = {}
+    for place, row in enumerate(rows):
+        if row.p == chosen and row.method == used:
+            places.setdefault(row.input, []).append(place)
+    return _lines(chosen, used, [[rows[k] for k in of] for of in places.values()],
+                  [lower[of] for of in places.values()], [upper[of] for of in places.values()])  # fmt: skip
+
+
+def _columns(found: Rows | Scores) -> tuple[list[Score], Array, Array]:
+    if isinstance(found, Scores):
+        nothing = np.full(len(found), math.nan)
+        return list(found), nothing, nothing.copy()
+    return list(found.rows), np.asarray(found.lower, np.float64), np.asarray(found.upper, np.float64)
+
+
+def _lines(
+    p: float, method: str, rows: Sequence[Sequence[Score]], lower: Sequence[Array], upper: Sequence[Array]
+) -> RobustAccuracy:
+    """The lines of inputs, each with one row per target: what is nearest counts."""
+    radius = rows[0][0].radius
+    right = np.array([of[0].correct is not False for of in rows])
+    labelled = [of[0].correct for of in rows if of[0].correct is not None]
+    accuracy = Share.of(sum(labelled), len(labelled)) if labelled else NOT_KNOWN
+
+    def counted(values: Sequence[float], unknown: float) -> Array:
+        return np.where(right, np.nan_to_num(np.array(values), nan=unknown, posinf=math.inf), math.nan)
+
+    def limit(values: Array) -> float:
+        return radius if (values >= radius).any() else math.inf
+
+    lines = []
+    certified = np.array([float(of.min()) for of in lower])
+    if not np.isnan(certified).all():
+        distances = counted(certified.tolist(), 0.0)
+        lines.append(Line(CERTIFIED, "certificates", distances, limit(distances)))
+    values = counted(
+        [math.nan if any(math.isnan(s.value) for s in of) else min(s.value for s in of) for of in rows], 0.0
+    )
+    capped = any(score.capped for of in rows for score in of)
+    lines.append(Line(ESTIMATED, method, values, radius if capped else math.inf))
+    attacked = np.array([float(np.nanmin(of)) if not np.isnan(of).all() else math.nan for of in upper])
+    if not np.isnan(attacked).all():
+        lines.append(Line(ATTACKED, "attacks", counted(attacked.tolist(), math.inf), math.inf))
+    else:
+        met = np.array([min(score.upper for score in of) for of in rows])
+        if not np.isnan(met).all():
+            distances = counted(met.tolist(), math.inf)
+            # The search looks for crossings within the ball only.
+            lines.append(Line(ATTACKED, f"crossings that {method} met", distances, limit(distances)))
+    return RobustAccuracy(p, radius, len(rows), accuracy, tuple(lines))
+
+
+def parse_epsilons(values: Sequence[str], option: str = "--at") -> dict[str, list[float]]:
+    """Epsilons as the command line writes them: 0.03 or 8/255 for every norm, inf=8/255 for one.
+
+    >>> parse_epsilons(["0.5", "inf=8/255"])
+    {'': [0.5], 'inf': [0.03137254901960784]}
+    """
+    found: dict[str, list[float]] = {}
+    for value in values:
+        for norm, epsilon in numbers_by_norm([value], option, examples=("0.03", "inf=8/255")).items():
+            if not (math.isfinite(epsilon) and epsilon >= 0.0):
+                raise SettingError(f"{option} {value!r}: epsilon must be a number, at least 0")
+            found.setdefault(norm, []).append(epsilon)
+    return found
+
+
+def robust_accuracy_table(curves: Sequence[RobustAccuracy], epsilons: dict[str, list[float]]) -> str:
+    """Robust accuracy at chosen epsilons, a line per norm and epsilon; the column heads say what was used."""
+    known = {norm_name(curve.p) for curve in curves}
+    for norm in epsilons:
+        if norm and norm not in known:
+            raise InputError(f"the run has no scores in the norm {norm}; it has {', '.join(sorted(known))}")
+    kinds = [kind for kind in KINDS if any(curve.line(kind) is not None for curve in curves)]
+    sources = {
+        kind: list(dict.fromkeys(line.source for curve in curves if (line := curve.line(kind)) is not None))
+        for kind in kinds
+    }
+    rows, beyond = [], False
+    for curve in curves:
+        for epsilon in [*epsilons.get("", []), *epsilons.get(norm_name(curve.p), [])]:
+            shares = curve.at(epsilon)
+            beyond = beyond or any(math.isnan(share.value) for share in shares.values())
+            rows.append([norm_name(curve.p), f"{epsilon:.4g}", *(str(shares.get(kind, NOT_KNOWN)) for kind in kinds)])
+    heads = [f"{kind} ({', '.join(sources[kind])})" for kind in kinds]
+    inputs = max((curve.inputs for curve in curves), default=0)
+    lines = [
+        f"robust accuracy over {inputs} inputs, 95% interval over inputs; misclassified inputs count as 0",
+        table(["norm", "epsilon", *heads], rows),
+    ]
+    if beyond:
+        radii = ", ".join(f"{curve.radius:g} (l{norm_name(curve.p)})" for curve in curves)
+        lines.append(f"- : beyond the radius {radii}, where scores and certificates end; score with a larger --radius")
+    return "\n".join(lines)
