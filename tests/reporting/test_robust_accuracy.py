@@ -103,13 +103,14 @@ def test_an_affine_classifier_has_one_curve(tmp_path: Path) -> None:
     labels = classifier(images).argmax(1)
     labels[:3] = (labels[:3] + 1) % 3
     scores = cs.clever(classifier, images, blocks=20, block_size=4, labels=labels.tolist())
-    found = robust_accuracy(cs.bracket(classifier, images, scores, attacks=["ddn"]))
+    found = robust_accuracy(cs.bracket(classifier, images, scores, attacks=["descent"]))
     assert found.accuracy.value == 0.75
-    for epsilon in np.quantile(scores.values[3:], [0.1, 0.5, 0.9]) * 1.0001:
-        at = found.at(float(epsilon))
-        assert at["certified"].value == pytest.approx(at["estimated"].value, abs=0.1)
-        assert at["attacked"].value == pytest.approx(at["estimated"].value, abs=0.1)
-    axes = cs.plots.robust_accuracy(cs.bracket(classifier, images, scores, attacks=["ddn"]))
+    for epsilon in np.quantile(scores.values[3:], [0.1, 0.5, 0.9]).tolist():
+        # The estimate is the distance, a proof is at most that, an attack a little more.
+        assert found.at(0.999 * epsilon)["estimated"].value <= found.at(0.99 * epsilon)["certified"].value
+        assert found.at(1.1 * epsilon)["attacked"].value <= found.at(epsilon)["estimated"].value
+        assert found.at(epsilon)["attacked"].value >= found.at(epsilon)["certified"].value
+    axes = cs.plots.robust_accuracy(cs.bracket(classifier, images, scores, attacks=["descent"]))
     texts = [text.get_text() for text in axes.get_legend().get_texts()]
     assert [text.split()[0] for text in texts] == ["certified", "estimated", "attacked"] and len(axes.collections) == 3
     assert axes.lines[1].get_ydata()[0] == 0.75
@@ -148,7 +149,7 @@ def test_show_prints_shares_and_json(tmp_path: Path) -> None:
     norm = found.norms[0]
     right = [head.value for head in norm.known if head.correct]
     assert two["at"][0]["estimated"] == pytest.approx(sum(value >= 0.2 for value in right) / 14)
-    assert two["at"][0]["certified"] <= two["at"][0]["estimated"] and "at" in inf and inf["at"] == []
+    assert two["at"][0]["certified"] <= two["at"][0]["estimated"] and "at" not in inf
     assert two["median"]["value"] == pytest.approx(np.median([0.0, 0.0, *right]))
     assert two["methods"]["paper"]["smallest"] == 0.0 and two["attack_median"]["value"] > 0.0
     curve = two["robust_accuracy"]
