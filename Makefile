@@ -9,6 +9,8 @@ MNIST  ?= $(DATA)/mnist
 CIFAR  ?= $(DATA)/cifar-10-batches-bin
 NETWORKS ?= runs/networks
 WORKERS ?= 2
+# Tests in one process per core, at most four, each on one thread: the networks are too small for more.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check browser lint format bench paper paper-medium paper-full docs reference zoo clean
@@ -32,10 +34,10 @@ demo: $(READY)  ## set up, score ten shipped digits, write a table, plots and a 
 	$(BIN)/cleverscore demo
 
 test: lint browser  ## set up, check style and types, run the whole test suite
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 check: lint  ## set up, check style and types, run the fast tests (a minute or two)
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 browser:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \

@@ -5,10 +5,8 @@ import dataclasses
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -256,23 +254,6 @@ def test_inspect_says_what_was_understood() -> None:
         assert words in done.stdout, done.stderr
 
 
-def test_demo_runs_and_writes_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # In-process with small blocks: the real sizes are those of `make demo`.
-    from click.testing import CliRunner
-
-    from cleverscore.cli import main as cli
-    from cleverscore.reporting import demo
-
-    monkeypatch.setattr(demo, "BLOCKS", 20)
-    monkeypatch.setattr(demo, "BLOCK_SIZE", 4)
-    result = CliRunner().invoke(cli.program, ["demo", "--out", str(tmp_path / "demo")])
-    assert result.exit_code == 0, result.output
-    made = sorted(path.name for path in (tmp_path / "demo").glob("*.png"))
-    assert made == ["scores-l2.png", "scores-linf.png", "tail-l2.png", "tail-linf.png"]
-    assert all((tmp_path / "demo" / name).stat().st_size > 5000 for name in made)
-    assert "zoo:mnist-mlp" in (tmp_path / "demo" / "report.html").read_text()
-
-
 def npz(path: Path, **arrays: object) -> Path:
     np.savez(path, **arrays)
     return path
@@ -347,43 +328,6 @@ def test_a_newer_store_is_refused(full_run: tuple, tmp_path: Path) -> None:
         store._connection.execute("PRAGMA user_version = 99")
     done = cleverscore("show", tmp_path / "run")
     assert done.returncode == 2 and "newer cleverscore" in done.stderr
-
-
-def test_interrupt_keeps_what_is_done_and_resumes(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    command = ["score", "zoo:mnist-mlp", "zoo:mnist", "--targets", "runner_up", "--limit", "30", "--out", str(run)]
-    command += ["--blocks", "40", "--block-size", "256"]
-    shards = ["--shard-seconds", "0.2"]
-    # A suite in the background of a shell ignores interrupts, and its children would, too.
-    program = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from cleverscore.cli.main import main; main()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, *command, *shards],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            if (run / "run.sqlite").exists():
-                with Store.open(run) as store:
-                    if len(store.done()) >= 3:
-                        break
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    with Store.open(run) as store:
-        kept = len(store.done())
-    assert 3 <= kept < 30 and f"{kept} of 30 scores are complete" in errors
-    resumed = cleverscore(*command)
-    assert f"{kept} of 30 scores" in resumed.stderr
-    whole = cleverscore(*command[:-6], "--out", tmp_path / "whole", *command[-4:])
-    assert resumed.stdout == whole.stdout
 
 
 def test_help_and_version() -> None:

@@ -39,13 +39,18 @@ def test_blocks_run_and_print_what_the_page_shows(page: Path, tmp_path: Path, mo
     plt.close("all")
 
 
-def test_the_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
+def test_the_demo_prints_what_the_readme_shows_and_writes_plots_and_a_report(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text()
     text = readme.split("```text\n", 1)[1].split("```", 1)[0]
     printed = blocks.run_command(f"cleverscore demo --out {tmp_path / 'demo'}")
     table = "".join(printed.splitlines(keepends=True)[: text.count("\n")])
     shown = blocks.Shown("cleverscore demo", 0, 0, text, table)
     assert shown.agrees, f"README shows\n{text}\nbut the demo prints\n{table}"
+    made = sorted(path.name for path in (tmp_path / "demo").glob("*.png"))
+    assert made == ["scores-l2.png", "scores-linf.png", "tail-l2.png", "tail-linf.png"]
+    assert all((tmp_path / "demo" / name).stat().st_size > 5000 for name in made)
+    assert "zoo:mnist-mlp" in (tmp_path / "demo" / "report.html").read_text()
+    plt.close("all")
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name not in reference.PAGES], ids=lambda page: page.name)

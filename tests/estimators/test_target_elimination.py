@@ -60,29 +60,29 @@ def test_a_clear_loser_is_dropped_at_the_first_look_and_near_ties_run_on() -> No
 
 
 def test_the_winner_is_rarely_dropped() -> None:
-    """100 races of a true minimum against one that is 3% larger: it may be lost in at most 1%."""
-    lost = 0
-    for seed in range(100):
+    """60 races of a true minimum against one that is 3% larger: a rule that loses 5% of them would fail in 95%."""
+    for seed in range(60):
         run = race([1.0, 1.03], stopping=Stopping(0.0, race=True))
         generator = np.random.default_rng(seed)
         while run.active:
             run.add(weibull(generator, (len(run.active), run.next_checkpoint() - run.drawn)))
-        lost += run.stopped[0] == reasons.LOST
-    assert lost <= 1
+        assert run.stopped[0] != reasons.LOST, seed
 
 
 def test_a_race_ends_with_the_smallest_score_of_all_blocks() -> None:
-    """Nearly Gumbel maxima, whose end-points move for long: the raced minimum is hardly ever 5% above the fixed one."""
-    margins, off = np.array([1.0, 1.02, 1.1, 1.3]), 0
-    for seed in range(60):
+    """Nearly Gumbel maxima, whose end-points move for long: the raced minimum is hardly ever 5% above the fixed one.
+
+    A rule for which it is in 5% of races would fail in 87% of such tests of 40.
+    """
+    margins = np.array([1.0, 1.02, 1.1, 1.3])
+    for seed in range(40):
         maxima = weibull(np.random.default_rng(seed), (4, 256), shape=15.0)
         run = race(margins.tolist(), stopping=Stopping(0.0, race=True), blocks=256)
         while run.active:
             run.add(maxima[run.active, run.drawn : run.next_checkpoint()])
         scores = margins / tails.fit(maxima, penalty=0.01).location
         left = [t for t, drawn in enumerate(run.maxima) if len(drawn) == 256]
-        off += scores[left].min() > 1.05 * scores.min()
-    assert off <= 1
+        assert scores[left].min() <= 1.05 * scores.min(), seed
 
 
 @pytest.mark.parametrize(("margin", "out"), [(1.5, False), (4.0, True)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,18 @@ COSTS = {norm: Estimate(seconds=6.0 * INPUTS, gradients=1, points=1, memory=1, c
 def network(seed: int = 0) -> nn.Sequential:
     torch.manual_seed(seed)
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 16, 64), nn.Softplus(), nn.Linear(64, 5))
+
+
+class Waiting(nn.Module):
+    """The network with `WAIT` seconds of sleep for each point: its runs last long enough to be interrupted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(len(x) * float(os.environ.get("WAIT", "0")))
+        return self.inner(x)
 
 
 def study(network_seed: int = 0, **settings: object) -> Study:

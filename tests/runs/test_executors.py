@@ -137,12 +137,12 @@ def test_partial_results_are_shown_with_wider_intervals(whole: Path, tmp_path: P
     pd.testing.assert_frame_equal(table(tmp_path / "run"), late, check_exact=True)
 
 
-def interrupted(command: list, *, signals: list[int], ready: int, tmp_path: Path) -> tuple[int, str, float]:
+def interrupted(command: list, *, signals: list[int], ready: int, wait: str, tmp_path: Path) -> tuple[int, str, float]:
     """Start a run, send signals after `ready` shards, and tell how it ended and how long that took."""
     program = "import cleverscore.cli.main as c; c.main()"
     with subprocess.Popen(
         [sys.executable, "-c", program, *map(str, command)], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "WAIT": wait}, text=True,
     ) as process:  # fmt: skip
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
@@ -162,22 +162,36 @@ def interrupted(command: list, *, signals: list[int], ready: int, tmp_path: Path
     return process.returncode, errors, time.monotonic() - began
 
 
-@pytest.mark.parametrize("options", [[], ["--processes", 2]])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_one_signal_finishes_the_shard_and_keeps_it(tmp_path: Path, number: int, options: list) -> None:
-    command = ["score", "zoo:mnist-mlp", "zoo:mnist", "--limit", 12, "--blocks", 120, "--out", tmp_path / "run"]
-    command += ["--shard-seconds", 0.5, *options]
-    code, errors, _ = interrupted(command, signals=[number], ready=2, tmp_path=tmp_path)
+@pytest.fixture
+def lasting(tmp_path: Path) -> list:
+    """A command that takes long where the model waits at each point, and a second where it does not."""
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).random((20, 3, 4, 4), np.float32))
+    command = ["score", "tests.runs.studies:Waiting", tmp_path / "data.npz", "--targets", "runner_up"]
+    return [*command, "--bounds", "0,1", "--blocks", 32, "--block-size", 64, "--chunk-size", 64]
+
+
+@pytest.mark.parametrize(("number", "options"), [(signal.SIGINT, []), (signal.SIGTERM, ["--processes", 2])])
+def test_one_signal_finishes_the_shard_and_the_same_command_resumes(
+    lasting: list, tmp_path: Path, number: int, options: list
+) -> None:
+    command = [*lasting, "--shard-seconds", 0.2, "--out", tmp_path / "run"]
+    code, errors, _ = interrupted([*command, *options], signals=[number], ready=2, wait="0.001", tmp_path=tmp_path)
     assert code == 130 and "Ctrl-C again" in errors and "the same command resumes" in errors.replace("\n", " "), errors
     with Store.open(tmp_path / "run") as store:
+        kept = len(store.done())
         assert all(seconds is not None for *_, seconds, _ in store.shards())  # none was broken off
+    assert kept < 20 and f"{kept} of 20 scores are complete" in errors
     assert cleverscore("show", tmp_path / "run").returncode == 0
+    resumed = cleverscore(*command)
+    assert f"{kept} of 20 scores" in resumed.stderr
+    assert resumed.stdout == cleverscore(*lasting, "--out", tmp_path / "whole").stdout
 
 
-def test_two_signals_stop_at_once_and_keep_what_is_stored(tmp_path: Path) -> None:
-    command = ["score", "zoo:mnist-mlp", "zoo:mnist", "--limit", 12, "--blocks", 480, "--out", tmp_path / "run"]
-    command += ["--shard-seconds", 30]
-    code, _, seconds = interrupted(command, signals=[signal.SIGINT, signal.SIGINT], ready=1, tmp_path=tmp_path)
+def test_two_signals_stop_at_once_and_keep_what_is_stored(lasting: list, tmp_path: Path) -> None:
+    command = [*lasting, "--blocks", 320, "--shard-seconds", 4, "--out", tmp_path / "run"]
+    code, _, seconds = interrupted(
+        command, signals=[signal.SIGINT, signal.SIGINT], ready=1, wait="0.01", tmp_path=tmp_path
+    )
     assert code == 130 and seconds < 15.0
     with Store.open(tmp_path / "run") as store:
         assert any(row[3] is None for row in store.shards()) and store.covered()
