@@ -15,6 +15,7 @@ import torch
 
 from cleverscore.attacks.attack import AttackFunction
 from cleverscore.brackets.masking import SLACK, Sign, above_attack, masking_signs
+from cleverscore.brackets.methods_table import methods_text
 from cleverscore.brackets.records import AttackRecord, CertificateRecord
 from cleverscore.brackets.run_bounds import aim, bracketed, checked_attacks, images_by_id, run_attacks, run_certificates
 from cleverscore.brackets.tables import bracket_summary, bracket_table
@@ -43,6 +44,7 @@ class Bracket:
     upper_l1, upper_l2, upper_linf      the smallest distortion in each of these norms, whatever the row's norm.
     consistent          lower <= score <= upper, as far as each is known; false without a score.
     signs               of gradient masking.
+    others              the brackets of further methods around the same inputs, such as sharp beside CLEVER.
     """
 
     scores: Scores = field(repr=False)
@@ -54,9 +56,15 @@ class Bracket:
     upper_linf: Array
     attack: tuple[str | None, ...]
     signs: tuple[Sign, ...] = ()
+    others: tuple[Bracket, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def method(self) -> str:
+        """The method of the scores; `others` hold those of further methods."""
+        return self.rows[0].method
 
     @property
     def score(self) -> Array:
@@ -104,7 +112,7 @@ class Bracket:
         arrays = {name: getattr(self, name)[keep] for name in ("lower", "upper", "upper_l1", "upper_l2", "upper_linf")}
         rows = tuple(row for row in self.rows if row.p == p)
         attack = tuple(name for name, kept in zip(self.attack, keep, strict=True) if kept)
-        return replace(self, rows=rows, attack=attack, **arrays)
+        return replace(self, rows=rows, attack=attack, others=tuple(o.of_norm(p) for o in self.others), **arrays)
 
     def to_frame(self) -> pandas.DataFrame:
         """The rows of the scores with the columns attack, upper, upper_l1, upper_l2, upper_linf, certified, consistent.
@@ -125,9 +133,14 @@ class Bracket:
         )  # fmt: skip
         bounds: pandas.DataFrame = pandas.DataFrame([empty if i is None else values[i] for i in order], columns=COLUMNS)
         joined: pandas.DataFrame = pandas.concat([frame, bounds], axis=1)
-        return joined
+        if not self.others:
+            return joined
+        frames: pandas.DataFrame = pandas.concat([joined, *(o.to_frame() for o in self.others)], ignore_index=True)
+        return frames
 
     def __str__(self) -> str:
+        if self.others:
+            return methods_text(self)
         words = [*below_the_table(self.rows, self.scores.rows), bracket_summary(self)]
         return "\n".join([bracket_table(self), "", *filter(None, words)])
 
@@ -174,8 +187,13 @@ def bracket(
     return replace(found, signs=signs_of(classifier, by_id, found))
 
 
-def bracket_from(scores: Scores, above: Iterable[AttackRecord], below: Iterable[CertificateRecord]) -> Bracket:
-    """Put records next to the scores they belong to."""
+def bracket_from(
+    scores: Scores,
+    above: Sequence[AttackRecord],
+    below: Sequence[CertificateRecord],
+    others: Sequence[Scores] = (),
+) -> Bracket:
+    """Put records next to the scores they belong to; `others` are scores of the same inputs by further methods."""
     rows = bracketed(scores)
     attacks: dict[tuple[int, int | None], list[AttackRecord]] = defaultdict(list)
     for record in above:
@@ -205,6 +223,7 @@ def bracket_from(scores: Scores, above: Iterable[AttackRecord], below: Iterable[
             None if one is None or math.isinf(one.length(row.p)) else one.name
             for one, row in zip(best, rows, strict=True)
         ),
+        others=tuple(bracket_from(other, above, below) for other in others if len(other)),
     )
 
 
@@ -215,6 +234,6 @@ def signs_of(classifier: Classifier, images: Mapping[int, torch.Tensor], found: 
     few = list(images)[::step]
     signs = masking_signs(classifier, torch.stack([images[i] for i in few]), p=first.p, radius=first.radius, ids=few)
     for p in dict.fromkeys(row.p for row in found.rows):
-        part = found.of_norm(p)
-        signs += tuple(above_attack([row.input for row in part.rows], part.score, part.upper))
+        for part in (found.of_norm(p), *(other.of_norm(p) for other in found.others)):
+            signs += tuple(above_attack([row.input for row in part.rows], part.score, part.upper))
     return signs

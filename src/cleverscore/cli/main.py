@@ -103,9 +103,11 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same scores.")
 @click.option(
     "--method",
-    default="paper",
-    show_default=True,
-    help="paper, sharp (search for the largest falls of the margin), or released-code (the authors' program).",
+    "methods",
+    multiple=True,
+    metavar="NAME",
+    help="paper, sharp (search for the largest falls of the margin), or released-code (the authors' program); "
+    "repeatable, for a column each.  [default: paper]",
 )
 @click.option(
     "--tolerance",

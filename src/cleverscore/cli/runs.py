@@ -48,4 +48,8 @@ def show(run: Path, all_targets: bool, epsilons: tuple[str, ...], as_json: bool)
     elif wanted:
         click.echo(robust_accuracy_table([norm.robust_accuracy for norm in found.norms if norm.known], wanted))
     else:
-        click.echo(scores.every_target() if all_targets else str(scores if bracket is None else bracket))
+        if all_targets:
+            others = () if bracket is None else bracket.others
+            click.echo("\n\n".join(part.every_target() for part in [scores, *(other.scores for other in others)]))
+        else:
+            click.echo(str(scores if bracket is None else bracket))

@@ -34,7 +34,7 @@ def run_score(
     device: str | None = None, allow_pickle: bool = False, correct_only: bool = False,
     attacks: tuple[str, ...] = (), certificates: tuple[str, ...] = (), executor: str = "local",
     processes: int | None = None, ray_address: str | None = None, ray_gpus: float | None = None,
-    shard_seconds: float = 20.0, radii: tuple[str, ...] = (), **settings: Any,
+    shard_seconds: float = 20.0, radii: tuple[str, ...] = (), methods: tuple[str, ...] = (), **settings: Any,
 ) -> Scores:  # fmt: skip
     """Score a model on data into a run directory, as the options of the command say, and print the table."""
     try:
@@ -43,7 +43,8 @@ def run_score(
         options = classifier_options(bounds, mean, std, outputs, device, allow_pickle)
         study = _study(
             model, data, options, norms=norms, targets=targets, index=index, limit=limit, correct_only=correct_only,
-            skip_misclassified=skip_misclassified, radii=radii, **settings,
+            skip_misclassified=skip_misclassified, radii=radii, method=",".join(dict.fromkeys(methods)) or "paper",
+            **settings,
         )  # fmt: skip
         wanted = Bounds(attacks, certificates)
         wanted.check(study)
@@ -102,7 +103,7 @@ def _study(
     study = Study(config, classifier, source.read(rows), labels, rows, class_names=class_names, recipe=recipe)
     for text in _doubts(study, source):
         note(f"warning: {text}")
-    if config.method == "sharp":
+    if config.methods == ("sharp",):
         unused = [f"--{name.replace('_', '-')}" for name in UNUSED_BY_SHARP if _was_given(name)]
         if unused:
             note(f"{', '.join(unused)} have no meaning for --method sharp, which draws no blocks: they are not used")
@@ -155,7 +156,7 @@ def _compute(
         note(f"resuming {store.folder}: {kept} of {in_all} scores are there already")
     costs = study.costs(missing, chunk_size=chunk_size, workers=threads)
     if costs:
-        most = "at most " if config.tolerance is not None or config.budget or config.method == "sharp" else ""
+        most = "at most " if config.tolerance is not None or config.budget or "sharp" in config.methods else ""
         limit = f"; the budget is {config.budget}" if config.budget else ""
         later = ", then attacks and certificates" if wanted else ""
         note(f"to do: {most}{total(list(costs.values()))}{later}{limit}")

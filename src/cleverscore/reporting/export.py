@@ -13,7 +13,7 @@ from typing import Any
 from cleverscore.errors import LoadError, MissingExtraError
 from cleverscore.norms import norm_name
 from cleverscore.reporting.stored import stored_table
-from cleverscore.runs.results import stored_scores
+from cleverscore.runs.results import StudyConfig, stored_scores
 from cleverscore.runs.store import Store
 from cleverscore.scores.score import COLUMNS, Score, Scores
 
@@ -26,7 +26,8 @@ def write(store: Store, form: str, out: Path | None) -> None:
 
         _put(model_card(findings(store)).encode(), out)
         return
-    if form in ("csv", "json") and not (store.above() or store.below()):
+    one_method = len(StudyConfig.stored(store).methods) == 1
+    if form in ("csv", "json") and one_method and not (store.above() or store.below()):
         scores = stored_scores(store, maxima=False)
         text = _plain_csv(scores) if form == "csv" else _json(store.meta, map(_known, scores.rows))
         _put(text.encode(), out)

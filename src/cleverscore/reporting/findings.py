@@ -15,7 +15,7 @@ from cleverscore.estimators.stop_reason import BUDGET
 from cleverscore.inputs.targets import takes_smallest
 from cleverscore.norms import norm_name, parse_norm
 from cleverscore.reporting.robust_accuracy import PREFERRED, RobustAccuracy, Share, robust_accuracy
-from cleverscore.runs.results import radii_text, rule_of, stored_bracket, stored_scores, what_is_missing
+from cleverscore.runs.results import radii_text, rules_of, stored_bracket, stored_scores, what_is_missing
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import StudyConfig
 from cleverscore.runs.thumbnails import Picture
@@ -197,16 +197,16 @@ def findings(store: Store, *, maxima: bool = True) -> Findings:
     """Read a run; without `maxima` its block maxima stay on disk, which plots of fits need and summaries do not."""
     config = StudyConfig.stored(store)
     meta = store.meta
-    scores = stored_scores(store, maxima=maxima)
-    bracket = stored_bracket(store, scores)
+    parts = [stored_scores(store, maxima=maxima, method=method) for method in config.methods]
+    bracket = stored_bracket(store, *parts)
+    scores = Scores(tuple(row for part in parts for row in part.rows), tuple(head for part in parts for head in part))
     ids = sorted({head.input for head in scores})
     places = {input_id: place for place, input_id in enumerate(ids)}
     first: dict[int, Score] = {}
     for head in scores:
         first.setdefault(head.input, head)
-    norms = tuple(
-        _norm(config, norm, rule_of(store, config, norm).radius, scores, bracket, places) for norm in config.norms
-    )
+    radii = {rule.p: rule.radius for rule in rules_of(store, config, config.methods[0]).values()}
+    norms = tuple(_norm(config, norm, radii[parse_norm(norm)], scores, bracket, places) for norm in config.norms)
     return Findings(
         config=config,
         meta=meta,
@@ -238,7 +238,7 @@ def _norm(
     for head in scores:
         if head.p == p:
             methods.setdefault(head.method, [None] * len(places))[places[head.input]] = head
-    method = PREFERRED if PREFERRED in methods else next(iter(methods), config.method)
+    method = PREFERRED if PREFERRED in methods else next(iter(methods), config.methods[0])
     heads = methods.get(method, [None] * len(places))
     targets: list[list[Score]] = [[] for _ in places]
     for row in scores.rows:
@@ -279,8 +279,9 @@ def _bounds(bracket: Bracket | None, heads: Sequence[Score | None]) -> tuple[Arr
     """The best attack, the certified radius and the attack's name of each head, where the run has them."""
     found = {}
     if bracket is not None:
-        values = zip(bracket.rows, bracket.upper.tolist(), bracket.lower.tolist(), bracket.attack, strict=True)
-        found = {_place(row): (upper, lower, attack) for row, upper, lower, attack in values}
+        for part in (bracket, *bracket.others):
+            values = zip(part.rows, part.upper.tolist(), part.lower.tolist(), part.attack, strict=True)
+            found |= {_place(row): (upper, lower, attack) for row, upper, lower, attack in values}
     empty = (math.nan, math.nan, None)
     of_head = [empty if head is None else found.get(_place(head), empty) for head in heads]
     upper, lower, attacks = zip(*of_head, strict=True) if of_head else ((), (), ())

@@ -87,4 +87,5 @@ def run_bounds(
 def stored_signs(study: Study, store: Store, scores: Scores) -> tuple[Sign, ...]:
     """Signs of gradient masking around the inputs of a run, and in its bracket."""
     images = {example.input_id: example.x for example in study.examples}
-    return signs_of(study.classifier, images, bracket_from(scores, store.above(), store.below()))
+    others = [stored_scores(store, maxima=False, method=method) for method in study.config.methods[1:]]
+    return signs_of(study.classifier, images, bracket_from(scores, store.above(), store.below(), others))

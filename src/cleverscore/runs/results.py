@@ -36,7 +36,7 @@ class StudyConfig:
     blocks: int = 500
     block_size: int = 1024
     seed: int = 0
-    method: str = "paper"
+    method: str = "paper"  # one, or several as in "paper,sharp"; the first one's scores are those that are judged
     region: str = "ball"
     tolerance: float | None = None
     budget: str | None = None
@@ -52,15 +52,32 @@ class StudyConfig:
         config = store.meta["config"]
         return cls(**{**config, "norms": tuple(config["norms"])})
 
-    def settings(self, norm: str) -> Settings:
-        """The settings of one norm."""
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods, in the order in which they were asked for."""
+        return tuple(self.method.split(","))
+
+    def series(self, method: str | None = None) -> dict[str, tuple[str, str]]:
+        """What is measured, by the name that the store has for it: norm and method, of all methods or of one.
+
+        The first method's series are named by their norm alone, others as in "inf/sharp".
+        """
+        return {
+            norm_name(parse_norm(norm)) + (f"/{each}" if place else ""): (norm, each)
+            for place, each in enumerate(self.methods)
+            for norm in self.norms
+            if method in (None, each)
+        }
+
+    def settings(self, norm: str, method: str | None = None) -> Settings:
+        """The settings of one norm and of one method, by default the first."""
         from cleverscore.estimators.settings import (
             Settings,  # with it comes torch, which those who only read can do without
         )
 
         return Settings(
             p=parse_norm(norm), targets=parse_targets(self.targets, 1), radius=self.radius_of(norm), blocks=self.blocks,
-            block_size=self.block_size, seed=self.seed, method=self.method, region=self.region,
+            block_size=self.block_size, seed=self.seed, method=method or self.methods[0], region=self.region,
             tolerance=self.tolerance, budget=self.budget, penalty=self.penalty,
         )  # fmt: skip
 
@@ -75,7 +92,7 @@ class StudyConfig:
     @property
     def work(self) -> str:
         """What is drawn per target, in words."""
-        if self.method == "sharp":
+        if self.methods == ("sharp",):
             return "ascent"
         drawn = f"{self.blocks} blocks of {self.block_size} points"
         if self.tolerance is None and self.budget is None:
@@ -110,20 +127,25 @@ def parse_radii(values: Sequence[str]) -> float | str | None:
     return ",".join(f"{norm}={radius}" if norm else str(radius) for norm, radius in sorted(found.items()))
 
 
-def rule_of(store: Store, config: StudyConfig, norm: str) -> ScoreRule:
-    """How the maxima of a norm become scores; runs made before rules were kept have them from their settings."""
-    kept = store.meta.get("rules", {}).get(norm_name(parse_norm(norm)))
-    return config.settings(norm).rule if kept is None else ScoreRule(**kept)
+def rules_of(store: Store, config: StudyConfig, method: str | None = None) -> dict[str, ScoreRule]:
+    """How the measurements of each series become scores; old runs kept no rules and have them from their settings."""
+    kept = store.meta.get("rules", {})
+    return {
+        series: ScoreRule(**kept[series]) if series in kept else config.settings(norm, each).rule
+        for series, (norm, each) in config.series(method).items()
+    }
 
 
 def describe_run(store: Store) -> str:
     """One line: what the run is of."""
     config = StudyConfig.stored(store)
     norms = ", ".join(f"l{norm_name(parse_norm(norm))}" for norm in config.norms)
-    radii = radii_text({norm: rule_of(store, config, norm).radius for norm in config.norms})
-    penalty = "" if config.method == "sharp" else f"penalty {rule_of(store, config, config.norms[0]).penalty:g}, "
+    rules = rules_of(store, config, config.methods[0])
+    radii = radii_text({norm_name(rule.p): rule.radius for rule in rules.values()})
+    penalty = "" if config.methods == ("sharp",) else f"penalty {next(iter(rules.values())).penalty:g}, "
+    methods = f"method{'s' * (len(config.methods) > 1)} {' and '.join(config.methods)}"
     return (
-        f"{config.model} on {config.data}: {norms}, {config.targets}, method {config.method}, radius {radii}, "
+        f"{config.model} on {config.data}: {norms}, {config.targets}, {methods}, radius {radii}, "
         f"{penalty}{config.work}, seed {config.seed}"
     )
 
@@ -143,7 +165,7 @@ def what_is_missing(store: Store) -> str | None:
     """That a run is not finished, and how far it is; None where it is."""
     meta = store.meta
     bounds = meta.get("bounds") or {}
-    wanted = int(meta.get("inputs", 0)) * len(meta["config"]["norms"])
+    wanted = int(meta.get("inputs", 0)) * len(StudyConfig.stored(store).series())
     begun = len(covered := store.covered())
     whole = len(store.done(covered))
     if whole >= wanted:
@@ -157,8 +179,8 @@ def what_is_missing(store: Store) -> str | None:
     return f"unfinished: {whole} of {wanted} scores are complete{part}; the command that made the run resumes it"
 
 
-def stored_scores(store: Store, *, maxima: bool = True) -> Scores:
-    """The scores of a run, derived from its maxima, all norms together.
+def stored_scores(store: Store, *, maxima: bool = True, method: str | None = None) -> Scores:
+    """The scores of a run by one of its methods, by default the first, all norms together.
 
     Without `maxima` scores come without them, from the fits that were kept: a large run opens at once.
     """
@@ -166,7 +188,7 @@ def stored_scores(store: Store, *, maxima: bool = True) -> Scores:
     rows: list[Score] = []
     heads: list[Score] = []
     with no_collection():
-        rules = {norm_name(parse_norm(norm)): rule_of(store, config, norm) for norm in config.norms}
+        rules = rules_of(store, config, method or config.methods[0])
         for norm, measurements in store.measurements_by_norm(list(rules), maxima=maxima).items():
             if measurements:
                 rule = rules[norm]
@@ -176,14 +198,19 @@ def stored_scores(store: Store, *, maxima: bool = True) -> Scores:
     return Scores(tuple(rows), tuple(heads))
 
 
-def stored_bracket(store: Store, scores: Scores) -> Bracket | None:
-    """The bracket of a run around its scores, or None where no bound was asked for."""
+def stored_bracket(store: Store, scores: Scores, *others: Scores) -> Bracket | None:
+    """The bracket of a run around its scores, or None where it has one method and no bound was asked for.
+
+    scores, others      those of the first method and of the further ones, which are read where they are not given.
+    """
     above, below = store.above(), store.below()
-    if not (above or below):
+    methods = StudyConfig.stored(store).methods
+    if not (above or below or len(methods) > 1):
         return None
     from cleverscore.brackets.bracket import bracket_from  # with it comes torch
 
-    return bracket_from(scores, above, below)
+    further = others or [stored_scores(store, maxima=False, method=method) for method in methods[1:]]
+    return bracket_from(scores, above, below, further)
 
 
 @contextmanager
@@ -200,8 +227,7 @@ def no_collection() -> Iterator[None]:
 
 def fit_new(store: Store, config: StudyConfig) -> None:
     """Fit the tails of inputs that have none yet, or had fewer blocks, and keep them."""
-    for norm in config.norms:
-        name, rule = norm_name(parse_norm(norm)), rule_of(store, config, norm)
+    for name, rule in rules_of(store, config).items():
         kept = store.tails(name, rule.estimator)
         new = [
             item.input_id for item in store.measurements(name, maxima=False) if not _fits(kept.get(item.input_id), item)

@@ -26,7 +26,6 @@ from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import box_of
 from cleverscore.models.optimize import CHECKED_INPUTS
 from cleverscore.models.structure import is_affine
-from cleverscore.norms import norm_name, parse_norm
 from cleverscore.runs.local_executor import InProcess
 from cleverscore.runs.lock import RunLock
 from cleverscore.runs.results import StudyConfig as StudyConfig
@@ -125,7 +124,7 @@ class Study:
         self.config = config
         self.class_names = class_names
         self.classifier = classifier
-        self.settings = {norm_name(parse_norm(norm)): config.settings(norm) for norm in config.norms}
+        self.settings = {series: config.settings(*measured) for series, measured in config.series().items()}
         box_of(config.region, classifier.bounds)
         self.examples = prepare(
             classifier,

@@ -115,6 +115,12 @@ def summary(heads: Sequence[Score], *, could_eliminate: bool = False) -> str:
         if len(known) < len(values):
             missing = len(values) - len(known)
             lines.append(f"norm {norm_name(p)}: no score for {missing} input{'s' if missing > 1 else ''}")
+    return "\n".join([*lines, *remarks(heads, could_eliminate=could_eliminate)])
+
+
+def remarks(heads: Sequence[Score], *, could_eliminate: bool = False) -> list[str]:
+    """One sentence of advice for each outcome that is not plain."""
+    lines = []
     wrong = len({score.input for score in heads if score.correct is False})
     if wrong:
         count = len({score.input for score in heads})
@@ -153,4 +159,4 @@ def summary(heads: Sequence[Score], *, could_eliminate: bool = False) -> str:
             few = outcome is FitOutcome.POOR and len(inputs) <= MOST_NAMED
             which = f": input {', '.join(map(str, inputs))}" if few else ""
             lines.append(f"{outcome.value} ({count}{which}): {outcome.advice}")
-    return "\n".join(lines)
+    return lines

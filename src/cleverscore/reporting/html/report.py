@@ -93,7 +93,8 @@ def report_page(store: Store, *, live: str | None = None) -> str:
         headline="".join(map(_card, found.norms)),
         remarks=_remarks(remarks(found), found),
         how="".join(
-            f"<div><h3>{escape(name)}</h3><p>{escape(words)}</p></div>" for name, words in _how_to_read(config.method)
+            f"<div><h3>{escape(name)}</h3><p>{escape(words)}</p></div>"
+            for name, words in _how_to_read(config.methods[0])
         ),
         made=_made(found),
         footer=footer(),
@@ -165,7 +166,7 @@ def _remarks(notes: Iterable[Remark], found: Findings) -> str:
         )
         title = escape(f"{note.title} ({where})" if where else note.title)
         parts.append(f'<details class="remark"><summary>{title}</summary><p>{escape(note.text)}</p>{buttons}</details>')
-    well = "every search settled" if found.config.method == "sharp" else "every fit ended well"
+    well = "every search settled" if found.config.methods[0] == "sharp" else "every fit ended well"
     return "".join(parts) or f'<p class="note">Nothing stood out: {well} and no score was cut.</p>'
 
 
@@ -189,7 +190,7 @@ def _made(found: Findings) -> str:
         ("misclassified inputs", "left out" if config.skip_misclassified else "kept, scored for the predicted class"),
         ("norms", ", ".join(norm.name for norm in found.norms)),
         ("targets", config.targets),
-        ("method", config.method),
+        ("method", " and ".join(config.methods)),
         ("radius", found.radii),
         ("region", config.region),
         *sampling,
@@ -247,7 +248,7 @@ def repeat_command(config: StudyConfig) -> str:
     ):
         value = getattr(config, name)
         if value != getattr(default, name):
-            for each in str(value).split(",") if name == "radius" else [str(value)]:
+            for each in str(value).split(",") if name in ("radius", "method") else [str(value)]:
                 words += [f"--{name.replace('_', '-')}", each]
     if config.inputs != "all":
         words += ["--index", ranges(config.inputs)]
