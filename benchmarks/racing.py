@@ -39,7 +39,18 @@ def drawn(network: str, norm: str, images: int, blocks: int, work: Path) -> list
     for first in range(0, images, SLICE):
         index = f"{first}-{first + SLICE - 1}"
         run = work / f"{network}-{norm}-{blocks}-{index}"
-        options = ["--norm", norm, "--index", index, "--blocks", blocks, "--block-size", BLOCK_SIZES[network]]
+        options = [
+            "--preset",
+            "paper",
+            "--norm",
+            norm,
+            "--index",
+            index,
+            "--blocks",
+            blocks,
+            "--block-size",
+            BLOCK_SIZES[network],
+        ]
         command = [sys.executable, "-m", "cleverscore", "score", f"zoo:{network}", "zoo:mnist", *options, "--out", run]
         subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
         with Store.open(run) as store:

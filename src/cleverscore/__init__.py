@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cleverscore.attacks.criterion import Criterion as Criterion
     from cleverscore.brackets.bracket import Bracket as Bracket
     from cleverscore.brackets.bracket import bracket as bracket
+    from cleverscore.brackets.evaluate import evaluate as evaluate
     from cleverscore.brackets.masking import Sign as Sign
     from cleverscore.brackets.masking import masking_signs as masking_signs
     from cleverscore.certificates.certify import Certificates as Certificates
@@ -67,6 +68,7 @@ _HOMES = {
     "clever": "scores.clever",
     "decide": "scores.decide",
     "estimate": "scores.cost",
+    "evaluate": "brackets.evaluate",
     "load_data": "loading.dataset",
     "load_model": "loading.models",
     "masking_signs": "brackets.masking",

@@ -23,7 +23,7 @@ from tests.helpers import affine_distance
 from tests.stored_runs import in_old_format
 
 FEW = {"blocks": 12, "block_size": 8}
-CLI_FEW = ["--blocks", "12", "--block-size", "8"]
+CLI_FEW = ["--preset", "paper", "--blocks", "12", "--block-size", "8"]
 NORMS = (1.0, 2.0, math.inf)
 
 

@@ -23,7 +23,7 @@ from cleverscore.runs.store import Store
 from cleverscore.scores.score import COLUMNS, Scores
 from tests import bad_models
 
-FEW = ["--blocks", "12", "--block-size", "8"]
+FEW = ["--preset", "paper", "--blocks", "12", "--block-size", "8"]
 ROOT = Path(__file__).parents[2]
 
 
@@ -199,7 +199,7 @@ def test_a_fit_that_the_test_rejects_is_not_called_ok() -> None:
 
 
 def test_the_penalty_is_an_option_and_is_written_everywhere(tmp_path: Path) -> None:
-    few = ("--limit", "1", "--blocks", "20", "--block-size", "8", "--targets", "runner_up")
+    few = ("--limit", "1", "--preset", "paper", "--blocks", "20", "--block-size", "8", "--targets", "runner_up")
     for given, used in (((), "0.01"), (("--penalty", "0.1"), "0.1")):
         run = tmp_path / f"run-{used}"
         cleverscore("score", "zoo:mnist-mlp", "zoo:mnist", *few, *given, "--out", run)
@@ -224,7 +224,7 @@ def test_a_radius_for_each_norm(tmp_path: Path) -> None:
     again = cleverscore(*command, "--radius", "inf=0.01", "--radius", 4)
     assert again.returncode == 0 and "4 of 4 scores are there already" in again.stderr
     other = cleverscore(*command, "--radius", 4)
-    assert other.returncode == 2 and "radius: '4.0,inf=0.01' then, 4.0 now" in other.stderr
+    assert other.returncode == 2 and "radius: '2=4.0,inf=0.01' then, 4.0 now" in other.stderr
     wrong = cleverscore(*command, "--radius", "inf=much")
     assert wrong.returncode == 2 and "norm=number as in inf=0.3" in wrong.stderr
     with Store.open(run) as store:
@@ -277,7 +277,7 @@ GOOD = np.full((2, 1, 28, 28), 0.5, np.float32)
         ("zoo:mnist-mlp", {"x": GOOD}, ["--norm", "0.5"], "p >= 1"),
         ("zoo:mnist-mlp", {"x": GOOD}, ["--radius", "0"], "radius"),
         ("zoo:mnist-mlp", {"x": GOOD}, ["--radius", "-1"], "radius"),
-        ("zoo:mnist-mlp", {"x": GOOD}, ["--blocks", "0"], "blocks"),
+        ("zoo:mnist-mlp", {"x": GOOD}, ["--preset", "paper", "--blocks", "0"], "blocks"),
         ("zoo:mnist-mlp", {"x": GOOD}, ["--index", "5"], "rows 0 to 1"),
         ("zoo:mnist-mlp", {"x": GOOD}, ["--index", "a"], "3,17,40-49"),
         ("zoo:mnist-mlp", {"x": GOOD}, ["--bounds", "a,b"], "list of numbers"),

@@ -289,7 +289,19 @@ def test_an_empty_run_has_no_report(tmp_path: Path) -> None:
 
 def test_a_real_run_keeps_pictures_command_and_fingerprints(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    command = ["score", "zoo:mnist-mlp", "zoo:mnist", "--limit", 2, "--targets", "runner_up", "--blocks", 12]
+    command = [
+        "score",
+        "zoo:mnist-mlp",
+        "zoo:mnist",
+        "--limit",
+        2,
+        "--targets",
+        "runner_up",
+        "--preset",
+        "paper",
+        "--blocks",
+        12,
+    ]
     assert cleverscore(*command, "--block-size", 4, "--out", run).returncode == 0
     done = cleverscore("report", run)
     assert done.returncode == 0 and done.stdout.strip() == str(run / "report.html")
@@ -305,7 +317,19 @@ def test_a_real_run_keeps_pictures_command_and_fingerprints(tmp_path: Path) -> N
 
 def test_a_report_says_what_a_race_left_out(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    command = ["score", "zoo:mnist-mlp", "zoo:mnist", "--limit", 1, "--blocks", 96, "--block-size", 64]
+    command = [
+        "score",
+        "zoo:mnist-mlp",
+        "zoo:mnist",
+        "--limit",
+        1,
+        "--preset",
+        "paper",
+        "--blocks",
+        96,
+        "--block-size",
+        64,
+    ]
     done = cleverscore(*command, "--tolerance", 0.05, "--out", run)
     text = page(run).read_text()
     (words,) = [line.split(": ", 1)[1] for line in done.stdout.splitlines() if line.startswith("race: ")]
@@ -314,7 +338,19 @@ def test_a_report_says_what_a_race_left_out(tmp_path: Path) -> None:
 
 def test_a_sharp_run_shows_its_radial_profiles(browser: Browser, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    command = ["score", "zoo:mnist-mlp", "zoo:mnist", "--limit", 1, "--targets", "runner_up", "--method", "sharp"]
+    command = [
+        "score",
+        "zoo:mnist-mlp",
+        "zoo:mnist",
+        "--limit",
+        1,
+        "--targets",
+        "runner_up",
+        "--method",
+        "sharp",
+        "--preset",
+        "paper",
+    ]
     assert cleverscore(*command, "--out", run).returncode == 0
     browser.open(page(run).as_uri())
     words = page(run).read_text()

@@ -99,7 +99,17 @@ def test_scripted_models_are_loaded_by_each_process(tmp_path: Path) -> None:
     scripted = torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 3)).eval())
     scripted.save(str(tmp_path / "model.ts"))
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).random((3, 3, 2, 2), np.float32))
-    command = ["score", tmp_path / "model.ts", tmp_path / "data.npz", "--blocks", 12, "--block-size", 16]
+    command = [
+        "score",
+        tmp_path / "model.ts",
+        tmp_path / "data.npz",
+        "--preset",
+        "paper",
+        "--blocks",
+        12,
+        "--block-size",
+        16,
+    ]
     one = cleverscore(*command, "--out", tmp_path / "one", "--chunk-size", 16)
     two = cleverscore(*command, "--out", tmp_path / "two", "--chunk-size", 16, "--processes", 2)
     assert one.returncode == two.returncode == 0 and one.stdout == two.stdout, two.stderr
@@ -167,7 +177,7 @@ def lasting(tmp_path: Path) -> list:
     """A command that takes long where the model waits at each point, and a second where it does not."""
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).random((20, 3, 4, 4), np.float32))
     command = ["score", "tests.runs.studies:Waiting", tmp_path / "data.npz", "--targets", "runner_up"]
-    return [*command, "--bounds", "0,1", "--blocks", 32, "--block-size", 64, "--chunk-size", 64]
+    return [*command, "--bounds", "0,1", "--preset", "paper", "--blocks", 32, "--block-size", 64, "--chunk-size", 64]
 
 
 @pytest.mark.parametrize(("number", "options"), [(signal.SIGINT, []), (signal.SIGTERM, ["--processes", 2])])

@@ -31,7 +31,19 @@ def test_a_lost_worker_and_a_lost_node_cost_only_what_was_under_way(tmp_path: Pa
 
 
 def test_the_command_line_starts_a_cluster_of_its_own(tmp_path: Path) -> None:
-    command = ["score", "zoo:mnist-mlp", "zoo:mnist", "--limit", 3, "--blocks", 12, "--block-size", 32]
+    command = [
+        "score",
+        "zoo:mnist-mlp",
+        "zoo:mnist",
+        "--limit",
+        3,
+        "--preset",
+        "paper",
+        "--blocks",
+        12,
+        "--block-size",
+        32,
+    ]
     command += ["--chunk-size", 32]
     here = cleverscore(*command, "--out", tmp_path / "here")
     there = in_a_new_process(*command, "--out", tmp_path / "there", "--executor", "ray", "--workers", 2)
@@ -43,7 +55,7 @@ def test_the_command_line_starts_a_cluster_of_its_own(tmp_path: Path) -> None:
 
 def test_a_cluster_that_is_not_there_is_an_error_with_its_address(tmp_path: Path) -> None:
     done = in_a_new_process(
-        "score", "zoo:mnist-mlp", "zoo:mnist", "--limit", 1, "--blocks", 12, "--block-size", 8,
+        "score", "zoo:mnist-mlp", "zoo:mnist", "--limit", 1, "--preset", "paper", "--blocks", 12, "--block-size", 8,
         "--out", tmp_path / "run", "--executor", "ray", "--ray-address", "127.0.0.1:1",
     )  # fmt: skip
     assert done.returncode == 2 and "127.0.0.1:1" in done.stderr and "Traceback" not in done.stderr, done.stderr

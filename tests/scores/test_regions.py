@@ -247,7 +247,20 @@ def test_brackets_certify_the_region_of_the_scores_where_they_can() -> None:
 
 
 def test_a_run_keeps_its_region(tmp_path: Path) -> None:
-    few = ["--blocks", "12", "--block-size", "8", "--limit", "2", "--norm", "inf", "--targets", "runner_up"]
+    few = [
+        "--preset",
+        "paper",
+        "--blocks",
+        "12",
+        "--block-size",
+        "8",
+        "--limit",
+        "2",
+        "--norm",
+        "inf",
+        "--targets",
+        "runner_up",
+    ]
     model = ["score", "zoo:mnist-mlp", "zoo:mnist"]
     box, ball = tmp_path / "box", tmp_path / "ball"
     done = cleverscore(*model, *few, "--region", "box", "--certify", "crown", "--out", box)

@@ -91,7 +91,19 @@ def test_a_stored_profile_is_read_back_as_it_was(upper: float) -> None:
 
 # --- command line --------------------------------------------------------------------------------------------------
 
-COMMAND = ["score", "zoo:mnist-mlp", "zoo:mnist", "--method", "sharp", "--norm", 2, "--norm", "inf"]
+COMMAND = [
+    "score",
+    "zoo:mnist-mlp",
+    "zoo:mnist",
+    "--method",
+    "sharp",
+    "--preset",
+    "paper",
+    "--norm",
+    2,
+    "--norm",
+    "inf",
+]
 
 
 def test_a_run_is_kept_shown_exported_and_resumed(tmp_path: Path) -> None:
@@ -128,16 +140,16 @@ def test_a_run_is_kept_shown_exported_and_resumed(tmp_path: Path) -> None:
 def test_options_that_have_no_meaning_are_named(tmp_path: Path) -> None:
     run = tmp_path / "run"
     options = ["--targets", "runner_up", "--limit", 1, "--blocks", 7, "--tolerance", 0.1]
-    done = cleverscore(*COMMAND[:7], *options, "--out", run)
+    done = cleverscore(*COMMAND[:9], *options, "--out", run)
     assert done.returncode == 0, done.stderr
     assert "--blocks, --tolerance have no meaning for --method sharp" in done.stderr
 
 
 def test_an_untargeted_part_with_other_chunks_agrees(tmp_path: Path) -> None:
     whole, part = tmp_path / "whole", tmp_path / "part"
-    assert cleverscore(*COMMAND[:7], "--index", "2,3", "--out", whole).returncode == 0
+    assert cleverscore(*COMMAND[:9], "--index", "2,3", "--out", whole).returncode == 0
     options = ["--index", 3, "--chunk-size", 40, "--workers", 1]
-    assert cleverscore(*COMMAND[:7], *options, "--out", part).returncode == 0
+    assert cleverscore(*COMMAND[:9], *options, "--out", part).returncode == 0
     a, b = rows(whole), rows(part)
     a = a[a.input == 3].reset_index(drop=True)
     heads = a.target_kind == "untargeted"

@@ -29,8 +29,11 @@ def methods_text(bracket: Bracket) -> str:
     brackets = (bracket, *bracket.others)
     words = [_medians(bracket, p) for p in sorted({row.p for row in bracket.rows})]
     words += _disagreements(brackets)
+    told: dict[str, list[str]] = {}  # what holds for all methods is said once
     for each in brackets:
-        words += [f"{method_title(each.method)}: {line}" for line in remarks(each.rows) if line not in words]
+        for line in remarks(each.rows, fits=False):
+            told.setdefault(line, []).append(method_title(each.method))
+    words += [line if len(titles) == len(brackets) else f"{titles[0]}: {line}" for line, titles in told.items()]
     return "\n".join([_table(brackets), "", *words])
 
 

@@ -15,7 +15,7 @@ from cleverscore.certificates.auto_lirpa import auto_lirpa_radii
 from cleverscore.certificates.closed_forms import local_lipschitz_radii, norm_product_radii
 from cleverscore.certificates.crown_radius import crown_radii
 from cleverscore.certificates.request import CertificateRequest, Floats
-from cleverscore.errors import CertificateError, SettingError
+from cleverscore.errors import CertificateError, MissingExtraError, SettingError
 from cleverscore.inputs.examples import Example, prepare
 from cleverscore.inputs.targets import TargetsLike, takes_smallest, target_kind
 from cleverscore.models.classifier import Classifier
@@ -106,6 +106,16 @@ def certify(
 def certifies_box(method: str, p: float) -> bool:
     """Whether a method can leave out points of the ball that are outside the input box."""
     return method == "crown" and math.isinf(p)
+
+
+def why_not(classifier: Classifier, x: Any, method: str) -> str | None:
+    """Why a method gives no certificate for this classifier, by trying it on one input; None where it does."""
+    try:
+        check_method(classifier, method)
+        certify(classifier, x[None], p=2.0, targets="runner_up", method=method, limit=1e-6)
+    except (CertificateError, MissingExtraError) as error:
+        return str(error)
+    return None
 
 
 def check_method(classifier: Classifier, method: str) -> None:

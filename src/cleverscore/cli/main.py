@@ -14,7 +14,7 @@ import click
 from cleverscore import __version__
 from cleverscore.cli.results import compare, gate, note, report
 from cleverscore.cli.runs import show
-from cleverscore.cli.score import INTERRUPTED, classifier_options, run_score
+from cleverscore.cli.score import INTERRUPTED, Limit, classifier_options, run_score
 from cleverscore.errors import CleverError
 from cleverscore.runs.allocator import keep_freed_pages
 
@@ -82,6 +82,15 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("model")
 @click.argument("data")
 @click.option(
+    "--preset",
+    default="quick",
+    show_default=True,
+    metavar="NAME",
+    help="quick (20 inputs, CLEVER from small adaptive blocks, sharp, a quick attack), thorough (all inputs, up to 500 "
+    "blocks of 1024, sharp, a longer attack, crown where the network allows it) or paper (all inputs, CLEVER alone, "
+    "500 blocks of 1024, radius 5). Other options replace their part of it.",
+)
+@click.option(
     "--norm", "norms", multiple=True, metavar="P", help="Norm: 1, 2, inf or any p >= 1; repeatable.  [default: 2]"
 )
 @click.option(
@@ -95,11 +104,11 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "radii",
     multiple=True,
     metavar="[NORM=]X",
-    help="Radius of the ball that is sampled, for all norms or, as in inf=0.3, for one; repeatable.  [default: 5, "
-    "released-code: 3]",
+    help="Radius of the ball, for all norms or, as in inf=0.1, for one; repeatable. auto, the default except in preset "
+    "paper, is 5 in l2 and 0.3 in linf, times the width of the input box.",
 )
-@click.option("--blocks", type=int, default=500, show_default=True, help="Number of block maxima (N_b).")
-@click.option("--block-size", type=int, default=1024, show_default=True, help="Gradients per block (N_s).")
+@click.option("--blocks", type=int, help="Number of block maxima (N_b).  [paper: 500]")
+@click.option("--block-size", type=int, help="Gradients per block (N_s).  [paper: 1024]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same scores.")
 @click.option(
     "--method",
@@ -107,7 +116,7 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     multiple=True,
     metavar="NAME",
     help="paper, sharp (search for the largest falls of the margin), or released-code (the authors' program); "
-    "repeatable, for a column each.  [default: paper]",
+    "repeatable, for a column each.",
 )
 @click.option(
     "--tolerance",
@@ -141,18 +150,18 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     multiple=True,
     metavar="NAME",
     help="Attack beside the score: cw, ddn, fmn, ead, ifgsm, descent, or best; NAME:quick, NAME:default or NAME:long "
-    "for another effort; repeatable. Can be added to a run later.",
+    "for another effort; none; repeatable. Can be added to a run later.",
 )
 @click.option(
     "--certify",
     "certificates",
     multiple=True,
     metavar="METHOD",
-    help="Certify beside the score: crown, local-lipschitz, norm-product, or auto-lirpa where it is installed; "
+    help="Certify beside the score: crown, local-lipschitz, norm-product, or auto-lirpa where it is installed; none; "
     "repeatable. Can be added to a run later.",
 )
 @click.option("--index", metavar="ROWS", help="Rows of the data, such as 3,17,40-49.")
-@click.option("--limit", type=click.IntRange(min=1), help="Score the first inputs only.")
+@click.option("--limit", type=Limit(), help="Score the first inputs only, or all.")
 @click.option("--correct-only", is_flag=True, help="Take inputs that the model gets right; --limit counts only those.")
 @click.option("--skip-misclassified", is_flag=True, help="Leave misclassified inputs out, as the paper does.")
 @click.option("--chunk-size", type=int, help="Points per forward pass.  [default: what memory allows]")

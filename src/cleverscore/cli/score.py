@@ -14,6 +14,7 @@ import click
 from cleverscore.cli.results import note
 
 if TYPE_CHECKING:
+    from cleverscore.brackets.presets import Preset
     from cleverscore.loading.sources import Source
     from cleverscore.runs.add_bounds import Bounds
     from cleverscore.runs.shards import Executor
@@ -28,8 +29,9 @@ UNUSED_BY_SHARP = ("blocks", "block_size", "tolerance", "penalty")
 
 
 def run_score(
-    *, model: str, data: str, norms: tuple[str, ...], targets: str, index: str | None, limit: int | None,
+    *, model: str, data: str, norms: tuple[str, ...], targets: str, index: str | None, limit: int | str | None,
     skip_misclassified: bool, chunk_size: int | None, workers: int | None, out: Path | None, fresh: bool,
+    preset: str = "quick", blocks: int | None = None, block_size: int | None = None, tolerance: float | None = None,
     bounds: str | None = None, mean: str | None = None, std: str | None = None, outputs: str | None = None,
     device: str | None = None, allow_pickle: bool = False, correct_only: bool = False,
     attacks: tuple[str, ...] = (), certificates: tuple[str, ...] = (), executor: str = "local",
@@ -38,20 +40,28 @@ def run_score(
 ) -> Scores:  # fmt: skip
     """Score a model on data into a run directory, as the options of the command say, and print the table."""
     try:
+        from cleverscore.brackets.presets import preset_of
         from cleverscore.runs.add_bounds import Bounds
 
+        plan = preset_of(
+            preset, methods=methods or None, blocks=blocks, block_size=block_size, tolerance=tolerance,
+            attacks=_given(attacks),
+        )  # fmt: skip
         options = classifier_options(bounds, mean, std, outputs, device, allow_pickle)
         study = _study(
-            model, data, options, norms=norms, targets=targets, index=index, limit=limit, correct_only=correct_only,
-            skip_misclassified=skip_misclassified, radii=radii, method=",".join(dict.fromkeys(methods)) or "paper",
+            model, data, options, norms=norms, targets=targets, index=index, correct_only=correct_only,
+            limit=_limit(limit, plan, index), skip_misclassified=skip_misclassified, radii=radii, default=plan.radius,
+            method=",".join(dict.fromkeys(plan.methods)), blocks=plan.blocks, block_size=plan.block_size,
+            tolerance=plan.tolerance,
             **settings,
         )  # fmt: skip
-        wanted = Bounds(attacks, certificates)
+        proofs = _given(certificates)
+        wanted = Bounds(tuple(plan.attacks), _possible(study, plan.certificates) if proofs is None else proofs)
         wanted.check(study)
     except KeyboardInterrupt:
         note("\ninterrupted before anything was computed")
         sys.exit(INTERRUPTED)
-    if attacks and study.classifier.bounds is None:
+    if wanted.attacks and study.classifier.bounds is None:
         note("no --bounds given: attacks may leave the range of valid inputs")
     folder = out or Path("runs") / f"{_slug(model)}-{study.config.short_hash()}"
     began = time.perf_counter()
@@ -59,7 +69,7 @@ def run_score(
         for text in study.mended:
             note(f"damaged and dropped, to be computed again: {text}")
         if wanted:
-            store.remember("bounds", {"asked": [*attacks, *certificates], "complete": False})
+            store.remember("bounds", {"asked": [*wanted.attacks, *wanted.certificates], "complete": False})
         if correct_only:
             store.remember("selection", "inputs that the model classifies correctly, no others")
         threads = workers if executor == "local" else None
@@ -72,35 +82,39 @@ def run_score(
 
 def _study(
     model: str, data: str, options: dict[str, Any], *, norms: tuple[str, ...], targets: str, index: str | None,
-    limit: int | None, correct_only: bool, skip_misclassified: bool, radii: tuple[str, ...], **settings: Any,
+    limit: int | None, correct_only: bool, skip_misclassified: bool, radii: tuple[str, ...],
+    default: float | str | None, **settings: Any,
 ) -> Study:  # fmt: skip
     """The study that is asked for, with a word on what looks odd."""
+    from cleverscore.inputs.radius import box_width
     from cleverscore.loading.dataset import open_data
     from cleverscore.loading.models import load_model
     from cleverscore.loading.row_selection import correct_rows, rows_of
-    from cleverscore.runs.results import parse_radii
+    from cleverscore.runs.results import resolved_radii
     from cleverscore.runs.study import Study, StudyConfig, fingerprint_model
 
     classifier = load_model(model, **options)
     source = open_data(data, classifier)
     rows = rows_of(index, source.count)
     rows = correct_rows(source, classifier, rows, limit) if correct_only else rows[:limit]
+    images = source.read(rows)
+    norms = tuple(dict.fromkeys(norms)) or ("2",)
     config = StudyConfig(
         model=model,
         data=data,
-        norms=tuple(dict.fromkeys(norms)) or ("2",),
+        norms=norms,
         targets=targets,
         model_fingerprint=fingerprint_model(classifier),
         data_fingerprint=source.fingerprint(),
         inputs="all" if rows == list(range(source.count)) else ",".join(map(str, rows)),
         skip_misclassified=skip_misclassified,
-        radius=parse_radii(radii),
+        radius=resolved_radii(radii, norms, default, box_width(classifier.bounds, images.min(), images.max())),
         **settings,
     )
     labels = None if source.labels is None else source.labels[rows]
     class_names = classifier.class_names or source.class_names
     recipe = (load_model, (model,), options)
-    study = Study(config, classifier, source.read(rows), labels, rows, class_names=class_names, recipe=recipe)
+    study = Study(config, classifier, images, labels, rows, class_names=class_names, recipe=recipe)
     for text in _doubts(study, source):
         note(f"warning: {text}")
     if config.methods == ("sharp",):
@@ -108,6 +122,39 @@ def _study(
         if unused:
             note(f"{', '.join(unused)} have no meaning for --method sharp, which draws no blocks: they are not used")
     return study
+
+
+class Limit(click.ParamType[int | str]):
+    """A number of inputs, or the word all."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """The number, or the word."""
+        return "all" if value == "all" else click.IntRange(min=1).convert(value, param, ctx)
+
+
+def _limit(limit: int | str | None, plan: Preset, index: str | None) -> int | None:
+    """How many inputs are scored at most: what was asked for, or the preset's number where no rows are named."""
+    if limit is None:
+        return plan.inputs if index is None else None
+    return None if isinstance(limit, str) else limit
+
+
+def _given(names: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Attacks or certificates that were asked for, "none" among them or not; None where nothing was said of them."""
+    return tuple(name for name in names if name != "none") if names else None
+
+
+def _possible(study: Study, certificates: tuple[str, ...]) -> tuple[str, ...]:
+    """The preset's certificates that the network allows."""
+    from cleverscore.certificates.certify import why_not
+
+    found = {name: why_not(study.classifier, study.examples[0].x, name) for name in certificates}
+    for name, reason in found.items():
+        if reason is not None:
+            note(f"no certificates by {name}: {reason}")
+    return tuple(name for name, reason in found.items() if reason is None)
 
 
 def _doubts(study: Study, source: Source) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.score_rule import ScoreRule
+from cleverscore.inputs.radius import AUTO, resolved_radius
 from cleverscore.inputs.targets import TargetsLike
 from cleverscore.norms import norm_name, numbers_by_norm, parse_norm
 from cleverscore.runs.store import Store
@@ -115,16 +116,30 @@ def parse_targets(text: str, count: int) -> TargetsLike:
     return text
 
 
-def parse_radii(values: Sequence[str]) -> float | str | None:
-    """Radii as the command line writes them: 5 for every norm, inf=0.3 for one.
+def resolved_radii(
+    values: Sequence[str], norms: Sequence[str], default: float | str | None, width: float
+) -> float | str | None:
+    """Radii as the command line writes them, 5 for every norm or inf=0.3 for one, as numbers by norm.
 
-    >>> parse_radii([]), parse_radii(["2"]), parse_radii(["linf=0.3", "5"])
-    (None, 2.0, '5.0,inf=0.3')
+    default     "auto" for one that suits the norm, None for the method's own.
+    width       of the input box.
+
+    >>> resolved_radii([], ["2"], None, 1.0), resolved_radii(["3", "linf=0.3"], ["2", "inf"], None, 1.0)
+    (None, '2=3.0,inf=0.3')
+    >>> resolved_radii([], ["2", "inf"], "auto", 1.0), resolved_radii(["inf=auto"], ["inf"], None, 255.0)
+    ('2=5.0,inf=0.3', 76.5)
     """
-    found = numbers_by_norm(values, "radius", examples=("5", "inf=0.3"))
-    if set(found) <= {""}:
-        return found.get("")
-    return ",".join(f"{norm}={radius}" if norm else str(radius) for norm, radius in sorted(found.items()))
+    named = [value for value in values if value.rpartition("=")[2] != AUTO]
+    asked: dict[str, float | str] = dict(numbers_by_norm(named, "radius", examples=("5", "inf=0.3")))
+    for value in values:
+        norm, equals, number = value.rpartition("=")
+        if number == AUTO:
+            asked[norm_name(parse_norm(norm)) if equals else ""] = AUTO
+    names = [norm_name(parse_norm(norm)) for norm in norms]
+    found = {name: resolved_radius(asked.get(name, asked.get("", default)), name, width) for name in names}
+    if len(set(found.values())) == 1:
+        return next(iter(found.values()))
+    return ",".join(f"{name}={radius}" for name, radius in found.items() if radius is not None)
 
 
 def rules_of(store: Store, config: StudyConfig, method: str | None = None) -> dict[str, ScoreRule]:

@@ -11,6 +11,7 @@ from cleverscore.errors import CleverWarning
 from cleverscore.estimators.sampling.sampler import gather
 from cleverscore.estimators.settings import Method, Settings
 from cleverscore.inputs.examples import prepare
+from cleverscore.inputs.radius import box_width, resolved_radius
 from cleverscore.inputs.targets import TargetsLike
 from cleverscore.models.classifier import Classifier
 from cleverscore.progress import progress as show_progress
@@ -24,7 +25,7 @@ def clever(
     *,
     p: float | str = 2.0,
     targets: TargetsLike = "untargeted",
-    radius: float | None = None,
+    radius: float | str | None = None,
     blocks: int = 500,
     block_size: int = 1024,
     seed: int = 0,
@@ -46,7 +47,7 @@ def clever(
     p           the norm: any p >= 1, or "inf".
     targets     "untargeted" (the smallest over all other classes), "runner_up", "least_likely", "random", "all", or one
                 list of classes per input.
-    radius      of the ball; default 5, as in the paper.
+    radius      of the ball; default 5, as in the paper. "auto": 5 in l2, 0.3 in linf, times the width of the bounds.
     blocks, block_size      N_b and N_s: every block is `block_size` fresh points; their maxima are fit.
     method      "paper", "released-code": the sampling and the fit of the code that the authors published, or "sharp":
                 how far the margin can fall across shells around the input, by search (docs/sharp.md), where blocks,
@@ -71,6 +72,9 @@ def clever(
     >>> len(scores), scores[0].outcome.value
     (2, 'constant')
     """
+    if isinstance(radius, str):
+        x = classifier.inputs(images)
+        radius = resolved_radius(radius, p, box_width(classifier.bounds, float(x.min()), float(x.max())))
     settings = Settings(
         p=p,  # type: ignore[arg-type]  # a name such as "inf" becomes a number in Settings
         targets=targets,

@@ -118,8 +118,8 @@ def summary(heads: Sequence[Score], *, could_eliminate: bool = False) -> str:
     return "\n".join([*lines, *remarks(heads, could_eliminate=could_eliminate)])
 
 
-def remarks(heads: Sequence[Score], *, could_eliminate: bool = False) -> list[str]:
-    """One sentence of advice for each outcome that is not plain."""
+def remarks(heads: Sequence[Score], *, could_eliminate: bool = False, fits: bool = True) -> list[str]:
+    """One sentence of advice for each outcome that is not plain; `fits`: the table tells intervals and fits."""
     lines = []
     wrong = len({score.input for score in heads if score.correct is False})
     if wrong:
@@ -138,13 +138,19 @@ def remarks(heads: Sequence[Score], *, could_eliminate: bool = False) -> list[st
     if part:
         lines.append(f"unfinished ({part}): not all blocks are drawn yet, so these scores and intervals will move")
     penalised = [score for score in heads if score.outcome in DOUBTFUL]
-    if penalised:
+    if penalised and not fits:
+        kinds = ", ".join(f"{outcome.value} {n}" for outcome, n in Counter(s.outcome for s in penalised).items())
+        lines.append(
+            f"~ {len(penalised)} of {len(heads)} scores rest on the fit's penalty ({kinds}): blocks are too small to "
+            "show how large gradients get; larger blocks may, and method sharp needs none"
+        )
+    elif penalised:
         lines.append(
             f"~ ({len(penalised)}): the score rests on a fit that is not to be relied on, made with penalty "
             f"{penalised[0].fit.penalty:g}; another penalty gives another score"
         )
     open_ended = sum(_open(score) for score in heads)
-    if open_ended:
+    if open_ended and fits:
         lines.append(
             f"at most ({open_ended}): for the target or one of its rivals the blocks show no upper end-point of the "
             "gradient norm, so the score has no lower limit; larger blocks may show one"
@@ -154,7 +160,8 @@ def remarks(heads: Sequence[Score], *, could_eliminate: bool = False) -> list[st
     if short:
         lines.append(f"budget: it ended before all was drawn or climbed for {short} of {len(heads)} scores")
     for outcome, count in Counter(score.outcome for score in heads).items():
-        if outcome not in (FitOutcome.OK, FitOutcome.ASCENDED, FitOutcome.CUSTOM_MODEL):
+        plain = (FitOutcome.OK, FitOutcome.ASCENDED, FitOutcome.CUSTOM_MODEL, *(() if fits else DOUBTFUL))
+        if outcome not in plain:
             inputs = dict.fromkeys(score.input for score in heads if score.outcome is outcome)
             few = outcome is FitOutcome.POOR and len(inputs) <= MOST_NAMED
             which = f": input {', '.join(map(str, inputs))}" if few else ""

@@ -231,7 +231,7 @@ def _plain(value: Any) -> str:
 def repeat_command(config: StudyConfig) -> str:
     """The command line of a study, as far as its settings tell it."""
     default = StudyConfig(config.model, config.data)
-    words = ["cleverscore", "score", config.model, config.data]
+    words = ["cleverscore", "score", config.model, config.data, "--preset", "paper"]  # the defaults of a config
     for norm in config.norms:
         words += ["--norm", norm]
     for name in (

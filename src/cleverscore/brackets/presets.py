@@ -1,0 +1,76 @@
+"""Presets: how much work an evaluation is, in one word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cleverscore.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What an evaluation does where nothing else is said.
+
+    inputs          how many inputs of a data set, from its first; None for all.
+    methods         of scoring; the first one's scores are the ones that are judged.
+    blocks, block_size, tolerance   of sampled scores.
+    radius          "auto" for one that suits the norm, None for the method's own.
+    attacks         with the effort behind a colon: efforts of attacks have names of their own (docs/attacks.md).
+    certificates    tried where the network allows them.
+    """
+
+    name: str
+    purpose: str
+    inputs: int | None
+    methods: tuple[str, ...]
+    blocks: int
+    block_size: int
+    tolerance: float | None
+    radius: float | str | None
+    attacks: Sequence[Any]
+    certificates: tuple[str, ...]
+
+    def __str__(self) -> str:
+        adaptive = "" if self.tolerance is None else f"at most, stopped at {self.tolerance:.0%}"
+        parts = [
+            "all inputs" if self.inputs is None else f"the first {self.inputs} inputs",
+            f"CLEVER with {self.blocks} blocks of {self.block_size} points {adaptive}".rstrip(),
+            *(method for method in self.methods if method != "paper"),
+            *(f"attack {name}" for name in self.attacks),
+            *(f"certificate {name}" for name in self.certificates),
+            "radius 5 in every norm" if self.radius is None else f"radius {self.radius}",
+        ]
+        return f"{self.name}: {', '.join(parts)}"
+
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Preset(
+            "quick", "an answer in minutes", inputs=20, methods=("paper", "sharp"), blocks=64, block_size=16,
+            tolerance=0.05, radius="auto", attacks=("best:quick",), certificates=(),
+        ),
+        Preset(
+            "thorough", "numbers for a report", inputs=None, methods=("paper", "sharp"), blocks=500, block_size=1024,
+            tolerance=0.05, radius="auto", attacks=("best:default",), certificates=("crown",),
+        ),
+        Preset(
+            "paper", "the paper's score as it stands there, alone", inputs=None, methods=("paper",), blocks=500,
+            block_size=1024, tolerance=None, radius=None, attacks=(), certificates=(),
+        ),
+    )
+}  # fmt: skip
+
+
+def preset_of(name: str | Preset, **given: Any) -> Preset:
+    """A preset by its name, or one of your own, with the parts that are given in place of its own; None gives none.
+
+    >>> preset_of("quick", blocks=100, tolerance=None).blocks
+    100
+    """
+    if not isinstance(name, Preset) and name not in PRESETS:
+        raise SettingError(f"preset={name!r}: choose one of {', '.join(PRESETS)}")
+    preset = name if isinstance(name, Preset) else PRESETS[name]
+    return replace(preset, **{part: value for part, value in given.items() if value is not None})
