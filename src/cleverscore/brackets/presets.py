@@ -49,7 +49,7 @@ PRESETS = {
     preset.name: preset
     for preset in (
         Preset(
-            "quick", "an answer in minutes", inputs=20, methods=("paper", "sharp"), blocks=64, block_size=16,
+            "quick", "an answer in minutes", inputs=20, methods=("paper", "sharp"), blocks=40, block_size=16,
             tolerance=0.05, radius="auto", attacks=("best:quick",), certificates=(),
         ),
         Preset(

@@ -10,9 +10,8 @@ from cleverscore.reporting import plots
 from cleverscore.scores.score import Scores
 
 IMAGES = 10
-BLOCKS = 200
-BLOCK_SIZE = 128
-TOLERANCE = 0.0  # targets race: those that cannot be the nearest class get no more gradients
+BLOCKS = 64
+BLOCK_SIZE = 64
 
 
 def write_plots(scores: Scores, folder: Path) -> Iterator[Path]:
