@@ -143,7 +143,7 @@ def _pairing(
 def _noise(heads: Sequence[Score], found: Findings) -> Array:
     """Variance of each score from sampling: a quarter of the squared difference of its two halves' scores."""
     noise = np.full(len(heads), math.nan)
-    rule = METHODS[found.config.methods[0]]
+    rule = METHODS[found.norms[0].method]
     groups: dict[int, list[int]] = {}
     for place, head in enumerate(heads):
         half = len(head.maxima) // 2

@@ -55,7 +55,7 @@ def packed(found: Findings, header: dict[str, Any], *, limit: int = LIMIT) -> st
     for place, norm in enumerate(found.norms):
         columns, facts = _columns(norm, outcomes, stopped, attacks)
         columns["quantiles"] = _quantiles(norm, quantiles)
-        columns["convergence"] = _convergence(norm, found.config.methods[0])
+        columns["convergence"] = _convergence(norm, norm.method)
         columns["stability"] = _stability(norm)
         columns["targets"], columns["target_scores"], scale = _target_scores(norm, kept_targets)
         arrays |= {f"{place}.{name}": column for name, column in columns.items()}

@@ -94,7 +94,7 @@ def report_page(store: Store, *, live: str | None = None) -> str:
         remarks=_remarks(remarks(found), found),
         how="".join(
             f"<div><h3>{escape(name)}</h3><p>{escape(words)}</p></div>"
-            for name, words in _how_to_read(config.methods[0])
+            for name, words in _how_to_read(found.norms[0].method)
         ),
         made=_made(found),
         footer=footer(),
@@ -166,7 +166,7 @@ def _remarks(notes: Iterable[Remark], found: Findings) -> str:
         )
         title = escape(f"{note.title} ({where})" if where else note.title)
         parts.append(f'<details class="remark"><summary>{title}</summary><p>{escape(note.text)}</p>{buttons}</details>')
-    well = "every search settled" if found.config.methods[0] == "sharp" else "every fit ended well"
+    well = "every search settled" if found.norms[0].method == "sharp" else "every fit ended well"
     return "".join(parts) or f'<p class="note">Nothing stood out: {well} and no score was cut.</p>'
 
 
