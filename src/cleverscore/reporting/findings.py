@@ -277,7 +277,7 @@ def without_misclassified(found: Findings) -> Findings:
 
 def _bounds(bracket: Bracket | None, heads: Sequence[Score | None]) -> tuple[Array, Array, tuple[str | None, ...]]:
     """The best attack, the certified radius and the attack's name of each head, where the run has them."""
-    found = {}
+    found: dict[tuple[Any, ...], tuple[float, float, str | None]] = {}
     if bracket is not None:
         for part in (bracket, *bracket.others):
             values = zip(part.rows, part.upper.tolist(), part.lower.tolist(), part.attack, strict=True)
