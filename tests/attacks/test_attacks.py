@@ -575,3 +575,18 @@ def test_without_foolbox_the_message_says_what_to_install(relu: cs.Classifier, m
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(cs.CleverError, match=r"cleverscore\[attacks\]"):
         cs.attack(relu, inputs(1), "fmn")
+
+
+def test_an_unlikely_class_with_a_steep_gradient_is_found_without_being_named() -> None:
+    """Class 2 is the least likely at the input, and wins within a ball of radius .21 whose centre is .3 away."""
+
+    def logits(x: torch.Tensor) -> torch.Tensor:
+        center = 0.3 * torch.eye(10)[0].to(x)
+        bump = 60.0 * torch.exp(-((x - center) ** 2).sum(1) / 0.02) - 6.0
+        others = torch.stack([1.0 - 0.2 * x[:, 1], 0.0 * bump, bump], 1)
+        return torch.cat([others, x[:, 2:6] * 0.2 - torch.tensor([3.0, 2.0, 0.1, 0.0]).to(x)], 1)
+
+    classifier, x = cs.Classifier(logits), torch.zeros(1, 10)
+    named = cs.best_attack(classifier, x, p=2, targets=[2]).distortion
+    assert cs.best_attack(classifier, x, p=2).distortion == pytest.approx(named, rel=0.01)
+    assert named == pytest.approx(0.0927, rel=0.01)

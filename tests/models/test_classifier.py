@@ -90,6 +90,11 @@ def test_logits_are_not_taken_for_probabilities() -> None:
         (nn.Sequential(small(), nn.Linear(5, 1)), "one output"),
         (nn.Conv2d(3, 4, 3), "shape"),
         (nn.Sequential(nn.Flatten(0), nn.Linear(48 * 5, 3)), "shape"),
+        (lambda x: x.mul_(2.0).flatten(1), "in place"),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.BatchNorm1d(8, track_running_stats=False)).eval(),
+            "one input alone",
+        ),
         (lambda x: x.flatten(1).sum(0, keepdim=True) + x.flatten(1), "depends on the other inputs"),
         (lambda x: torch.log(x.flatten(1) - 2), "NaN"),
         (lambda x: [1, 2], "list"),

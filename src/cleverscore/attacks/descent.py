@@ -1,10 +1,10 @@
 """The attack "descent", this package's own: many short descents to the boundary, from the input and from points found.
 
-There are first descents from the input, towards any class and towards each of the likeliest ones, and then rounds of
-groups of descents, from many distances and from around the nearest points found so far (`descent_starts`), until enough
-groups met the nearest point. The nearest points are refined at last. Random numbers are shared by all inputs: what is
-found for an input does not depend on the others, unless no descent finds anything for it; only then other inputs serve
-as starts.
+There are first descents from the input, towards any class and towards each of those that its gradients promise to be
+nearest, and then rounds of groups of descents, from many distances and from around the nearest points found so far
+(`descent_starts`), until enough groups met the nearest point. The nearest points are refined at last. All inputs share
+their random numbers: what is found for an input does not depend on the others, unless no descent finds anything for it;
+only then other inputs serve as starts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from cleverscore.attacks.far_starts import far_starts
 from cleverscore.attacks.presets import Effort
 from cleverscore.estimators.ascent.boundary_descent import FAR, NEAR, Cut, Schedule, descend_halving
 from cleverscore.estimators.ascent.descent_starts import CUTS, ENOUGH, NEAREST, SAME, Group, groups
+from cleverscore.models.margin_gradients import dual_norms
+from cleverscore.norms import dual_exponent
 
+MOST_RIVALS = 32  # likeliest classes whose distance is estimated at the input
+TINY = 1e-30
 SPARSE = 0.05  # share of coordinates that a jump moves for p = 1, where near points are sparse
 
 
@@ -43,7 +47,7 @@ def descent(
     search = _Search(criterion, p, chunk_size)
     if known is not None:
         search.keep(known[None])
-    rivals = _rivals(criterion, effort.searches)
+    rivals = _rivals(criterion, effort.searches, p)
     search.descend(criterion.x.expand(len(rivals), *criterion.x.shape), effort.iterations, rivals)
     lost = (~torch.isfinite(search.sizes[0])).nonzero()[:, 0]
     if len(lost):
@@ -60,14 +64,23 @@ def descent(
     return search.points
 
 
-def _rivals(criterion: Criterion, count: int) -> torch.Tensor:
-    """Classes to descend towards, (m, n): any, then the likeliest others; a targeted criterion names its own."""
+def _rivals(criterion: Criterion, count: int, p: float) -> torch.Tensor:
+    """Classes to descend towards, (m, n): any, then those nearest by margin / ||gradient|| at the input.
+
+    A class that is narrow but steep may be near without being likely. A targeted criterion names its own class.
+    """
     any_class = torch.full((1, len(criterion)), ANY, device=criterion.x.device)
     if criterion.targeted:
         return any_class
     logits = criterion.classifier.logits(criterion.x)
     ranked = logits.scatter(1, criterion.classes[:, None], -math.inf).argsort(1, descending=True)
-    return torch.cat([any_class, ranked[:, : min(count, logits.shape[1] - 1)].T])
+    likeliest = ranked[:, : min(MOST_RIVALS, logits.shape[1] - 1)].T
+    distances = []
+    for rivals in likeliest:
+        margins, gradients = criterion.smooth_margins_and_gradients(criterion.x, rivals)
+        distances.append(margins / dual_norms(gradients, dual_exponent(p)).clamp_min(TINY))
+    order = torch.stack(distances).argsort(dim=0, stable=True)[:count]
+    return torch.cat([any_class, likeliest.gather(0, order)])
 
 
 class _Search:

@@ -10,7 +10,7 @@ class Effort:
     """How long an attack runs.
 
     iterations      of gradient steps (per constant or epsilon; per descent from the input).
-    searches        of the constant, for CW and EAD; likeliest other classes to descend towards, for descent.
+    searches        of the constant, for CW and EAD; other classes, the nearest first, to descend towards, for descent.
     learning_rate   of CW and EAD.
     variants        FMN's first step sizes or DDN's factors of the norm: a run for each, and the nearest result counts.
     rounds, starts  for descent: rounds at most, and descents of each of their two groups.

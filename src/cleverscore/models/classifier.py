@@ -257,7 +257,7 @@ class Classifier:
         if x.dtype in HALF:
             name = str(x.dtype).removeprefix("torch.")
             raise ModelError(f"the model computes in {name}, too coarse for margins and gradients: use model.float()")
-        few = x[:PROBED_INPUTS]
+        few = x[:PROBED_INPUTS].clone()
         with torch.no_grad():
             try:
                 raw = self.module(self.standardised(few))
@@ -266,6 +266,11 @@ class Classifier:
             except Exception as error:
                 reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
                 raise InputError(f"the model cannot take inputs of shape {tuple(x.shape[1:])}: {reason}") from error
+            if not torch.equal(few, x[:PROBED_INPUTS]):
+                raise ModelError(
+                    "the model changes its input in place, which spoils the points that are scored: write x = x - 0.5, "
+                    "not x -= 0.5, in its forward pass"
+                )
             raw = getattr(raw, "logits", raw)
             self._check_output(raw, few)
             self._check_stable(few, raw)
@@ -326,7 +331,13 @@ class Classifier:
                 "fix its noise or average it inside the model"
             )
         if len(few) > 1:
-            alone = self.module(self.standardised(few[:1]))
+            try:
+                alone = self.module(self.standardised(few[:1]))
+            except Exception as error:
+                raise ModelError(
+                    "the model cannot take one input alone, so its outputs depend on the batch (batch normalisation "
+                    f"without running statistics?): {str(error).strip()}"
+                ) from error
             if float((getattr(alone, "logits", alone) - raw[:1]).abs().amax()) > tolerance * scale:
                 raise ModelError(
                     "the model's output for an input depends on the other inputs of the batch (batch statistics?); "
