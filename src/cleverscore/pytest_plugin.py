@@ -1,13 +1,29 @@
-"""A pytest plugin: the fixture `assert_robust`, and a line at the end that says what it cost."""
+"""A pytest plugin: the fixtures `assert_robust` and `clever_baseline`, and lines at the end with what they found."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 _DECISIONS = pytest.StashKey[list[tuple[int, int]]]()
+_COMPARED = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the fixture `clever_baseline`."""
+    group = parser.getgroup("cleverscore")
+    group.addoption("--clever-save", action="store_true", help="Keep the scores of clever_baseline as baselines.")
+    group.addoption(
+        "--clever-baselines", default=".clever-baselines", metavar="FOLDER",
+        help="Where baselines of clever_baseline are kept.",
+    )  # fmt: skip
+    group.addoption(
+        "--clever-compare-fail", metavar="median:SHARE",
+        help="Fail a test whose median (or mean) score is below its baseline's by more than this, such as median:10%%.",
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -28,11 +44,55 @@ def assert_robust(request: pytest.FixtureRequest) -> Callable[..., Any]:
     return check
 
 
+@pytest.fixture
+def clever_baseline(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """clever_baseline(classifier, x, p=2, labels=y): score, and keep or compare the scores with those kept before.
+
+    `--clever-save` keeps them; `--clever-compare-fail=median:10%` fails the test where the median dropped by more. What
+    cannot be told, with few or noisy inputs, is said at the end and does not fail. Options are those of `cs.clever`.
+    """
+    from cleverscore.reporting.gate import Result
+    from cleverscore.reporting.score_baseline import (
+        baseline_path,
+        compare_baseline,
+        parse_compare_fail,
+        save_baseline,
+    )
+    from cleverscore.scores.clever import clever
+
+    config = request.config
+    said = config.stash.setdefault(_COMPARED, [])
+    calls = 0
+
+    def check(classifier: Any, images: Any, *, p: float | str = 2.0, labels: Any = None, **options: Any) -> Any:
+        nonlocal calls
+        __tracebackhide__ = True
+        options = {"progress": False, **options}
+        scores = clever(classifier, images, p=p, labels=labels, **options)
+        calls += 1
+        name = request.node.nodeid + (f"-{calls}" if calls > 1 else "")
+        path = baseline_path(Path(config.getoption("--clever-baselines")), name)
+        limit = config.getoption("--clever-compare-fail")
+        if limit is not None:
+            found = compare_baseline(path, scores, options, *parse_compare_fail(limit))
+            said.append(f"{found.result.value} {request.node.nodeid}: {found.name}: {found.text}")
+            if found.result is Result.FAIL:
+                pytest.fail(f"{found.name}: {found.text}", pytrace=True)
+        if config.getoption("--clever-save"):
+            save_baseline(path, scores, options)
+            said.append(f"kept {path}")
+        return scores
+
+    return check
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say what the decisions cost."""
+    """Say what the decisions cost and how the baselines compare."""
     spent = config.stash.get(_DECISIONS, [])
     if spent:
         used, full = (sum(column) for column in zip(*spent, strict=True))
         terminalreporter.write_line(
             f"cleverscore: {len(spent)} robustness decisions, {used:,} gradients instead of {full:,}"
         )
+    for line in config.stash.get(_COMPARED, []):
+        terminalreporter.write_line(f"cleverscore: {line}")

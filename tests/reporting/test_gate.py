@@ -5,11 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+import torch
 
-from cleverscore.reporting.gate import Check, write_junit
+import cleverscore as cs
+from cleverscore.errors import SettingError
+from cleverscore.reporting.findings import findings
+from cleverscore.reporting.gate import Check, Result, parse_robust, parse_share
+from cleverscore.reporting.junit import write_junit
+from cleverscore.runs.add_bounds import Bounds, run_bounds
 from cleverscore.runs.store import Store
-from cleverscore.runs.study import stored_scores
+from cleverscore.runs.study import Study, StudyConfig, stored_scores
 from tests.cli.test_cli import cleverscore
 from tests.stored_runs import add_bounds, made_run
 
@@ -92,7 +99,9 @@ def test_a_baseline_that_is_more_robust_fails_the_gate(tmp_path: Path) -> None:
     worse = made_run(tmp_path / "worse", inputs=40, model="b", noise_seed=2, factor=0.7)
     same = made_run(tmp_path / "same", inputs=40, model="c", noise_seed=3)
     assert cleverscore("gate", worse, "--baseline", base).returncode == 1
-    assert cleverscore("gate", same, "--baseline", base).returncode == 0
+    same_again = cleverscore("gate", same, "--baseline", base)
+    assert same_again.returncode == 0 and same_again.stdout.startswith("UNDECIDED")
+    assert cleverscore("gate", same, "--baseline", base, "--strict").returncode == 1
     assert cleverscore("gate", base, "--baseline", worse).returncode == 0
 
 
@@ -106,8 +115,143 @@ def test_junit_has_a_case_per_check(run: Path, tmp_path: Path) -> None:
     assert failures == ["linf smallest score"]
 
 
+def test_an_undecided_check_is_skipped_in_junit(tmp_path: Path) -> None:
+    made = [Check("a", Result.UNDECIDED, "few inputs"), Check("b", Result.PASS, ""), Check("c", Result.FAIL, "")]
+    write_junit(made, "run", tmp_path / "gate.xml")
+    suite = ElementTree.parse(tmp_path / "gate.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
+    assert suite[0].find("skipped").get("message") == "undecided: few inputs"
+    write_junit(made, "run", tmp_path / "strict.xml", strict=True)
+    suite = ElementTree.parse(tmp_path / "strict.xml").getroot()[0]
+    assert (suite.get("failures"), suite.get("skipped")) == ("2", "0")
+
+
+def useless(name: str) -> torch.nn.Module:
+    """Classifiers that no gate may let pass, beside one that is right."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.eye(5) * 4.0)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if name == "constant":
+                return x @ (0.0 * self.weight) + torch.tensor([9.0, 0.0, 0.0, 0.0, 0.0])
+            if name == "random":
+                generator = torch.Generator().manual_seed(3)
+                return x @ torch.randn(5, 5, generator=generator)
+            logits = x @ self.weight
+            return logits.roll(1, dims=1) if name == "shifted" else logits
+
+    return Model()
+
+
+@pytest.fixture(scope="module")
+def classifiers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs of four classifiers of the same 30 points, near the corners of a simplex, with attacks."""
+    folder = tmp_path_factory.mktemp("classifiers")
+    generator = np.random.default_rng(0)
+    labels = np.arange(30) % 5
+    points = (np.eye(5)[labels] + generator.uniform(-0.2, 0.2, (30, 5))).astype(np.float32)
+    for name in ("right", "constant", "random", "shifted"):
+        classifier = cs.Classifier(useless(name), bounds=(-1.0, 2.0))
+        config = StudyConfig(
+            name, "points", blocks=16, block_size=4, model_fingerprint=name, data_fingerprint="points"
+        )  # fmt: skip
+        study = Study(config, classifier, points, labels, range(30))
+        with study.open_store(folder / name) as store:
+            study.run(store)
+            run_bounds(study, store, Bounds(("descent",), ()))
+    return {name: folder / name for name in ("right", "constant", "random", "shifted")}
+
+
+@pytest.mark.parametrize("name", ["constant", "random", "shifted"])
+def test_a_useless_classifier_fails_every_gate(classifiers: dict[str, Path], name: str, tmp_path: Path) -> None:
+    right = classifiers["right"]
+    for options in (
+        ["--min-median", 0.01],
+        ["--min-score", 0.01],
+        ["--max-violations", 0.5],
+        ["--min-accuracy", "80%"],
+        ["--min-robust-accuracy", "0.5@0.01"],
+        ["--baseline", right],
+        ["--baseline", right, "--max-drop", "10%"],
+    ):
+        done = cleverscore("gate", classifiers[name], *options, "--junit", tmp_path / "gate.xml")
+        assert done.returncode == 1 and done.stdout.startswith("FAIL"), (options, done.stdout, done.stderr)
+        assert int(ElementTree.parse(tmp_path / "gate.xml").getroot()[0].get("failures", 0)) >= 1
+        passed = cleverscore("gate", right, *options)
+        assert passed.returncode == 0, (options, passed.stdout, passed.stderr)
+
+
+def test_the_drop_against_a_baseline(tmp_path: Path) -> None:
+    base = made_run(tmp_path / "base", inputs=60, model="a", noise_seed=1)
+    worse = made_run(tmp_path / "worse", inputs=60, model="b", noise_seed=2, factor=0.85)
+    equal = made_run(tmp_path / "equal", inputs=60, model="c", noise_seed=3)
+    limit = ["--max-drop", "10%", "--exclude-misclassified"]
+    failed = cleverscore("gate", worse, "--baseline", base, *limit)
+    assert failed.returncode == 1 and "drop against the baseline" in failed.stdout, failed.stderr
+    assert cleverscore("gate", worse, "--baseline", base, "--max-drop", "25%").returncode == 0
+    passed = cleverscore("gate", equal, "--baseline", base, *limit)
+    assert passed.returncode == 0 and passed.stdout.startswith("PASS"), passed.stderr
+    again = cleverscore("gate", base, "--baseline", base, "--max-drop", "0%")
+    assert again.returncode == 0 and again.stdout.startswith("PASS")
+    # Ten inputs whose scores have nothing to do with each other.
+    few = made_run(tmp_path / "few", inputs=10, model="d", seed=5)
+    base = made_run(tmp_path / "few-base", inputs=10, model="e", seed=6)
+    unclear = cleverscore("gate", few, "--baseline", base, *limit, "--junit", tmp_path / "gate.xml")
+    assert unclear.returncode == 0 and unclear.stdout.startswith("UNDECIDED"), unclear.stderr
+    assert ElementTree.parse(tmp_path / "gate.xml").getroot()[0].get("skipped") == "2"
+    assert cleverscore("gate", few, "--baseline", base, *limit, "--strict").returncode == 1
+    needs = cleverscore("gate", few, "--max-drop", "10%")
+    assert needs.returncode == 2 and "--baseline" in needs.stderr
+
+
+def test_robust_accuracy_is_proved_estimated_or_refuted(tmp_path: Path) -> None:
+    run = add_bounds(made_run(tmp_path / "run", inputs=20, norms=("2",)))
+    with Store.open(run) as store:
+        curves = findings(store).norms[0].robust_accuracy
+    epsilon = float(np.median(curves.lines[1].distances[~np.isnan(curves.lines[1].distances)]))
+    shares = {kind: share.value for kind, share in curves.at(epsilon).items()}
+    assert shares["certified"] < shares["estimated"] < shares["attacked"]
+    for share, word in (
+        (shares["certified"], "PASS"),
+        (shares["estimated"], "PASS"),
+        (shares["estimated"] + 0.01, "UNDECIDED"),
+        (shares["attacked"] + 0.01, "FAIL"),
+    ):
+        done = cleverscore("gate", run, "--min-robust-accuracy", f"2={share}@{epsilon}")
+        assert done.stdout.startswith(word) and done.returncode == (word == "FAIL"), (share, done.stderr)
+    plain = made_run(tmp_path / "plain", inputs=20, norms=("2",))
+    alone = cleverscore("gate", plain, "--min-robust-accuracy", f"{shares['estimated'] + 0.01}@{epsilon}")
+    assert alone.returncode == 1
+
+
+def test_a_score_at_the_radius_does_not_fail_a_larger_threshold(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", inputs=6, norms=("2",), factor=1000.0)
+    done = cleverscore("gate", run, "--min-median", 7)
+    assert done.returncode == 0 and done.stdout.startswith("UNDECIDED") and "larger --radius" in done.stderr
+
+
+def test_what_the_options_take() -> None:
+    assert parse_share("10%", "x") == 0.1 and parse_robust(["80%@1/4"], "x") == {"": [(0.8, 0.25)]}
+    for bad in ("x", "120%", "-1", "nan"):
+        with pytest.raises(SettingError):
+            parse_share(bad, "--max-drop")
+    for bad in ("0.8", "0.8@x", "2@0.1", "0.8@-1", "@"):
+        with pytest.raises(SettingError):
+            parse_robust([bad], "--min-robust-accuracy")
+
+
+def test_accuracy_needs_labels_and_all_inputs(run: Path, tmp_path: Path) -> None:
+    assert cleverscore("gate", run, "--min-accuracy", "0.8").returncode == 0  # 12 of 15
+    assert cleverscore("gate", run, "--min-accuracy", "0.81").returncode == 1
+    excluded = cleverscore("gate", run, "--min-accuracy", "0.8", "--exclude-misclassified")
+    assert excluded.returncode == 2 and "not known" in excluded.stderr
+
+
 def test_junit_survives_any_name(tmp_path: Path) -> None:
     out = tmp_path / "gate.xml"
-    write_junit([Check("a<b>&\x00\x1b", False, '"]]>\ud800')], "run\x07", out)
+    write_junit([Check("a<b>&\x00\x1b", Result.FAIL, '"]]>\ud800')], "run\x07", out)
     (case,) = ElementTree.parse(out).getroot()[0]
     assert case.get("name") == "a<b>&\ufffd\ufffd" and case.get("classname") == "run\ufffd"

@@ -90,7 +90,20 @@ def compare(runs: tuple[Path, ...], out: Path | None, most: int, level: float, e
     metavar="[NORM=]SHARE",
     help="Fail if a larger share of attacked inputs has a score above its attack; repeatable.",
 )
+@click.option(
+    "--min-robust-accuracy",
+    multiple=True,
+    metavar="[NORM=]SHARE@EPS",
+    help="Fail if robust accuracy at epsilon is below, as in 0.8@0.03 or inf=80%@8/255; repeatable.",
+)
+@click.option("--min-accuracy", metavar="SHARE", help="Fail if a smaller share of inputs is classified correctly.")
 @click.option("--baseline", type=click.Path(path_type=Path), help="Fail if this other run is more robust than RUN.")
+@click.option(
+    "--max-drop",
+    metavar="SHARE",
+    help="With --baseline: fail only if the mean score (or attack) is lower than its by more than this, such as 10%.",
+)
+@click.option("--strict", is_flag=True, help="Fail what is undecided.")
 @EXCLUDE
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write the checks as JUnit XML.")
 def gate(
@@ -98,33 +111,54 @@ def gate(
     min_median: tuple[str, ...],
     min_score: tuple[str, ...],
     max_violations: tuple[str, ...],
+    min_robust_accuracy: tuple[str, ...],
+    min_accuracy: str | None,
     baseline: Path | None,
+    max_drop: str | None,
+    strict: bool,
     exclude_misclassified: bool,
     junit: Path | None,
 ) -> None:
-    """Check RUN against thresholds, for a release pipeline: exit code 0 if all hold, 1 if not, 2 for bad input.
+    """Check RUN against thresholds, for a release pipeline: exit code 0 if none fails, 1 if one does, 2 for bad input.
 
-    A threshold is for every norm (0.3) or for one (inf=0.02).
+    A threshold is for every norm (0.3) or for one (inf=0.02). Each check ends as PASS, FAIL or UNDECIDED, where the
+    inputs do not tell; --strict fails these as well. Misclassified inputs count as 0.
     """
-    from cleverscore.reporting.gate import Thresholds, checks, parse_thresholds, summary_line, write_junit
+    from cleverscore.reporting.gate import (
+        Result,
+        Thresholds,
+        checks,
+        outcome,
+        parse_robust,
+        parse_share,
+        parse_thresholds,
+        summary_line,
+    )
+    from cleverscore.reporting.junit import write_junit
 
     thresholds = Thresholds(
         parse_thresholds(min_median, "--min-median"),
         parse_thresholds(min_score, "--min-score"),
         parse_thresholds(max_violations, "--max-violations"),
+        parse_robust(min_robust_accuracy, "--min-robust-accuracy"),
+        None if min_accuracy is None else parse_share(min_accuracy, "--min-accuracy"),
+        None if max_drop is None else parse_share(max_drop, "--max-drop"),
     )
     if not thresholds and baseline is None:
-        raise InputError("nothing to check: give --min-median, --min-score, --max-violations or --baseline")
+        raise InputError(
+            "nothing to check: give --min-median, --min-score, --min-accuracy, --min-robust-accuracy, --max-violations "
+            "or --baseline"
+        )
     made = checks(
         _findings(run), thresholds, None if baseline is None else _findings(baseline),
         exclude_misclassified=exclude_misclassified,
     )  # fmt: skip
     if junit is not None:
-        write_junit(made, str(run), junit)
+        write_junit(made, str(run), junit, strict=strict)
     for check in made:
-        note(f"{'pass' if check.passed else 'FAIL'}: {check.name}: {check.text}")
-    click.echo(summary_line(made, str(run)))
-    if not all(check.passed for check in made):
+        note(f"{check.result.value}: {check.name}: {check.text}")
+    click.echo(summary_line(made, str(run), strict=strict))
+    if outcome(made, strict=strict) is Result.FAIL:
         sys.exit(GATE_FAILED)
 
 

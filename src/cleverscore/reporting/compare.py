@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +15,80 @@ from cleverscore.errors import InputError
 from cleverscore.estimators.score_rule import capped_ratio
 from cleverscore.estimators.settings import METHODS
 from cleverscore.reporting.findings import Findings, NormFindings
+from cleverscore.reporting.robust_accuracy import KINDS, RobustAccuracy
 from cleverscore.runs.results import radii_text
 from cleverscore.scores.score import Score
 from cleverscore.scores.text_table import number, table
-from cleverscore.tails.paired_tests import Difference, difference
+from cleverscore.tails.paired_tests import FEWEST, Difference, difference, relative_change
 
 Array = npt.NDArray[np.float64]
 
 MUST_AGREE = ("data_fingerprint", "targets", "method", "region", "radius")
 LEAST_HALF = 10  # blocks: a fit to fewer says nothing about its noise
+ATTACK, CERTIFICATE = "best attack", "certificate"
 MOST_CAPPED = 0.2  # share of pairs cut at the radius above which a comparison is warned of
+
+
+@dataclass(frozen=True)
+class Change:
+    """The relative change of a mean (or a median) over paired inputs, with its bootstrap interval.
+
+    before, after   the two means.
+    value           after / before - 1; NaN where the first is 0, infinite or not known.
+    low, high       NaN for fewer than six inputs.
+    """
+
+    of: str
+    before: float
+    after: float
+    value: float
+    low: float
+    high: float
+    level: float
+
+    @classmethod
+    def between(cls, first: Array, second: Array, level: float, of: str = "mean") -> Change:
+        """The change of paired values; infinite ones count as the largest finite one."""
+        first, second = finite(first, second)
+        found = relative_change(first, second, of=of, level=level)
+        statistic: Callable[..., Any] = np.mean if of == "mean" else np.median
+        before, after = (float(statistic(values)) if len(values) else math.nan for values in (first, second))
+        return cls(of, before, after, found.value, found.low, found.high, level)
+
+    @property
+    def words(self) -> str:
+        """The change in words."""
+        text = f"{self.of} {number(self.before, 3)} then {number(self.after, 3)}"
+        if math.isnan(self.value):
+            return f"{text}, of which no relative change can be given"
+        return f"{text}, {self.short}"
+
+    @property
+    def short(self) -> str:
+        """The change alone."""
+        if math.isnan(self.value):
+            return "-"
+        if math.isnan(self.low):
+            return f"{self.value:+.1%} (no interval with fewer than {FEWEST} inputs)"
+        return f"{self.value:+.1%} ({100.0 * self.level:.3g}% interval {self.low:+.1%} to {self.high:+.1%})"
+
+
+def finite(first: Array, second: Array) -> tuple[Array, Array]:
+    """Distances with infinite ones, where no attack succeeded, replaced by the largest finite one of both."""
+    known = np.concatenate([first, second])
+    largest = float(known[np.isfinite(known)].max(initial=0.0))
+    return np.minimum(first, largest), np.minimum(second, largest)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one measure says about two runs: scores of another method, attacks or certificates, paired over inputs."""
+
+    kind: str
+    first: Array
+    second: Array
+    difference: Difference
+    change: Change
 
 
 @dataclass(frozen=True)
@@ -37,6 +102,10 @@ class Pairing:
     unpaired        inputs that only one of the runs has.
     same_model      whether both runs are of the same weights.
     capped          pairs of which at least one score is the radius.
+    method          of the scores.
+    change          of the mean score.
+    further         what else both runs hold: scores of another method, best attacks, certificates.
+    curves          robust accuracy of the two runs, over the inputs that are compared.
     """
 
     norm: str
@@ -48,12 +117,35 @@ class Pairing:
     unpaired: int
     same_model: bool
     capped: int
-    misclassified: tuple[int, int] = (0, 0)
+    misclassified: tuple[int, int]
+    method: str
+    change: Change
+    further: tuple[Evidence, ...]
+    curves: tuple[RobustAccuracy, RobustAccuracy] | None
 
     @property
     def verdict(self) -> int:
-        """1 if the second is more robust, -1 if the first is, 0 if it cannot be told."""
-        return 0 if self.same_model else self.difference.verdict
+        """1 if the second is more robust, -1 if the first is, 0 if it cannot be told or if measures contradict."""
+        told = set(self.verdicts.values()) - {0}
+        return 0 if self.same_model or len(told) != 1 else told.pop()
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """What each measure says by itself."""
+        return {
+            f"score ({self.method})": self.difference.verdict,
+            **{each.kind: each.difference.verdict for each in self.further},
+        }
+
+    @property
+    def same_scores(self) -> bool:
+        """Whether every input has the same score in both runs."""
+        return bool(len(self.first)) and bool(np.array_equal(self.first, self.second))
+
+    @property
+    def attack_change(self) -> Change | None:
+        """Of the mean distortion of the best attack; None where one of the runs has none."""
+        return next((each.change for each in self.further if each.kind == ATTACK), None)
 
     def changed_most(self, count: int) -> list[int]:
         """Places of the inputs whose scores differ most, largest difference first."""
@@ -126,9 +218,13 @@ def _pairing(
     ]
     scores = np.array([[head.counted for head in pair] for pair in used]).reshape(-1, 2)
     noise = sum((_noise([pair[k] for pair in used], found) for k, found in enumerate((first, second))), np.zeros(1))
+    ids = [pair[0].input for pair in used]
+    further = _further(one, other, ids)
+    share = (1.0 - level) / (1 + len(further))
+    level = 1.0 - share
     return Pairing(
         norm=one.name,
-        ids=tuple(pair[0].input for pair in used),
+        ids=tuple(ids),
         first=scores[:, 0],
         second=scores[:, 1],
         difference=difference(scores[:, 0], scores[:, 1], noise=noise if len(used) else None, level=level),
@@ -137,7 +233,29 @@ def _pairing(
         same_model=same_model,
         capped=sum(pair[0].capped or pair[1].capped for pair in used),
         misclassified=(sum(a.correct is False for a, _ in used), sum(b.correct is False for _, b in used)),
+        method=one.method,
+        change=Change.between(scores[:, 0], scores[:, 1], level),
+        further=tuple(
+            Evidence(kind, a, b, difference(*finite(a, b), level=level), Change.between(a, b, level))
+            for kind, (a, b) in further.items()
+        ),
+        curves=(one.over(ids).robust_accuracy, other.over(ids).robust_accuracy) if ids else None,
     )
+
+
+def _further(one: NormFindings, other: NormFindings, ids: Sequence[int]) -> dict[str, tuple[Array, Array]]:
+    """What both runs hold beside the scores, over the same inputs; misclassified inputs count as 0."""
+    parts = [norm.over(ids) for norm in (one, other)]
+    found: dict[str, tuple[Array, Array]] = {}
+    for method in one.by_method:
+        if method != one.method and method in other.by_method:
+            first, second = (part.counted_of(method) for part in parts)
+            found[f"score ({method})"] = first, second
+    found[ATTACK] = parts[0].counted_upper, parts[1].counted_upper
+    found[CERTIFICATE] = parts[0].counted_certified, parts[1].counted_certified
+    return {
+        kind: pair for kind, pair in found.items() if len(ids) and not any(np.isnan(values).any() for values in pair)
+    }
 
 
 def _noise(heads: Sequence[Score], found: Findings) -> Array:
@@ -160,31 +278,70 @@ def _noise(heads: Sequence[Score], found: Findings) -> Array:
 
 
 def sentence(pairing: Pairing, names: tuple[str, str] = ("A", "B")) -> str:
-    """Whether the second is more robust than the first, and what would tell if it cannot be told."""
+    """Whether the second is more robust than the first, by which measures, and what would tell if it cannot be told."""
     found, (first, second) = pairing.difference, names
     if found.count == 0:
         return (
             f"It cannot be told whether {second} is more robust than {first} in the l{pairing.norm} norm: no input has "
             "a score in both that counts."
         )
-    percent = f"{100.0 * found.level:.3g}%"
-    seen = (
-        f"{second}'s score is larger on {found.above} of {found.count} inputs and smaller on {found.below}, on average "
-        f"by {_signed(found.mean.value)} ({percent} interval {_signed(found.mean.low)} to {_signed(found.mean.high)}; "
-        f"sign test p {found.sign_pvalue:.2g})"
-    )
+    seen = _seen(found, pairing.change, second, f"score ({pairing.method})")
+    more = "".join(f"; {_seen(each.difference, each.change, second, each.kind)}" for each in pairing.further)
+    seen += more + _curve_words(pairing, names)
+    asked = f"whether {second} is more robust than {first} in the l{pairing.norm} norm"
     if pairing.verdict:
         better, worse = (second, first) if pairing.verdict > 0 else (first, second)
-        return f"{better} is more robust than {worse} in the l{pairing.norm} norm: {seen}."
+        silent = [kind for kind, verdict in pairing.verdicts.items() if not verdict]
+        alone = f" {_listed(silent)} alone would not tell." if silent else ""
+        return f"{better} is more robust than {worse} in the l{pairing.norm} norm: {seen}.{alone}"
     if pairing.same_model:
         return (
-            f"It cannot be told whether {second} is more robust than {first} in the l{pairing.norm} norm, and no run "
+            f"It cannot be told {asked}, and no run "
             f"will tell: they are the same model. What differs is the noise of sampling: {seen}."
         )
+    if set(pairing.verdicts.values()) >= {-1, 1}:
+        sides = {
+            side: _listed([kind for kind, verdict in pairing.verdicts.items() if verdict == side]) for side in (1, -1)
+        }
+        return (
+            f"It cannot be told {asked}: {sides[1]} speaks for {second}, {sides[-1]} for {first}. Where scores and "
+            f"attacks contradict, gradients may be masked: run a stronger attack. {seen[:1].upper()}{seen[1:]}."
+        )
+    return f"It cannot be told {asked}: {seen}. {_what_would_tell(found)}"
+
+
+def _listed(kinds: Sequence[str]) -> str:
+    return " and ".join(f"the {kind}" for kind in kinds)
+
+
+def _seen(found: Difference, change: Change, second: str, kind: str) -> str:
+    percent = f"{100.0 * found.level:.3g}%"
     return (
-        f"It cannot be told whether {second} is more robust than {first} in the l{pairing.norm} norm: {seen}. "
-        f"{_what_would_tell(found)}"
+        f"{second}'s {kind} is larger on {found.above} of {found.count} inputs and smaller on {found.below}, on "
+        f"average by {_signed(found.mean.value)} ({percent} interval {_signed(found.mean.low)} to "
+        f"{_signed(found.mean.high)}; sign test p {found.sign_pvalue:.2g}), {change.words}"
     )
+
+
+def reference_epsilon(pairing: Pairing) -> float:
+    """Where curves are compared in words: the first run's median score of inputs that count, to two digits."""
+    known = pairing.first[pairing.first > 0.0]
+    middle = float(np.median(known)) if len(known) else 0.0
+    return float(f"{middle:.2g}")
+
+
+def _curve_words(pairing: Pairing, names: tuple[str, str]) -> str:
+    """Robust accuracy of both at one epsilon, with every line that both have."""
+    epsilon = reference_epsilon(pairing)
+    if pairing.curves is None or epsilon == 0.0:
+        return ""
+    shares = [curve.at(epsilon) for curve in pairing.curves]
+    parts = [
+        f"{kind} {shares[0][kind].value:.0%} for {names[0]} and {shares[1][kind].value:.0%} for {names[1]}"
+        for kind in KINDS
+        if all(kind in share and not math.isnan(share[kind].value) for share in shares)
+    ]
+    return f"; robust accuracy at epsilon {epsilon:g}: {', '.join(parts)}" if parts else ""
 
 
 def _signed(value: float) -> str:

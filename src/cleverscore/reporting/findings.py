@@ -79,14 +79,51 @@ class NormFindings:
 
     def median_of(self, method: str) -> Interval:
         """The median score of one of the run's methods."""
-        heads = self.by_method[method]
-        return median_interval(np.array([math.nan if head is None else head.counted for head in heads]))
+        return median_interval(self.counted_of(method))
+
+    def counted_of(self, method: str) -> Array:
+        """The scores of one method, 0 for misclassified inputs, NaN where there is none."""
+        return np.array([math.nan if head is None else head.counted for head in self.by_method[method]])
+
+    @property
+    def counted_upper(self) -> Array:
+        """The best attacks' distortions, 0 for misclassified inputs, NaN where none was run."""
+        return self._zeroed(self.upper)
+
+    @property
+    def counted_certified(self) -> Array:
+        """The certified radii, 0 for misclassified inputs, NaN where nothing was certified."""
+        return self._zeroed(self.certified)
+
+    def _zeroed(self, values: Array) -> Array:
+        wrong = np.array([head is not None and head.correct is False for head in self.heads], dtype=bool)
+        return np.asarray(np.where(wrong & ~np.isnan(values), 0.0, values))
 
     @property
     def attack_median(self) -> Interval:
         """The median distortion of the best attack; misclassified inputs count as 0; NaN where none was run."""
-        wrong = np.array([head is not None and head.correct is False for head in self.heads], dtype=bool)
-        return median_interval(np.where(wrong & ~np.isnan(self.upper), 0.0, self.upper))
+        return median_interval(self.counted_upper)
+
+    @property
+    def certified_median(self) -> Interval:
+        """The median certified radius; misclassified inputs count as 0; NaN where nothing was certified."""
+        return median_interval(self.counted_certified)
+
+    def over(self, ids: Sequence[int]) -> NormFindings:
+        """The same for some inputs, in this order; each must have a score."""
+        places = {head.input: place for place, head in enumerate(self.heads) if head is not None}
+        keep = [places[i] for i in ids]
+        return self._kept(keep)
+
+    def _kept(self, keep: Sequence[int]) -> NormFindings:
+        def kept(values: Sequence[Any]) -> tuple[Any, ...]:
+            return tuple(values[i] for i in keep)
+
+        return replace(
+            self, heads=kept(self.heads), upper=self.upper[list(keep)], certified=self.certified[list(keep)],
+            attacks=kept(self.attacks), targets=kept(self.targets),
+            by_method={name: kept(heads) for name, heads in self.by_method.items()},
+        )  # fmt: skip
 
     @property
     def robust_accuracy(self) -> RobustAccuracy:
@@ -261,14 +298,7 @@ def without_misclassified(found: Findings) -> Findings:
     def kept(values: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(values[i] for i in keep)
 
-    norms = tuple(
-        replace(
-            norm, heads=kept(norm.heads), upper=norm.upper[keep], certified=norm.certified[keep],
-            attacks=kept(norm.attacks), targets=kept(norm.targets),
-            by_method={name: kept(heads) for name, heads in norm.by_method.items()},
-        )
-        for norm in found.norms
-    )  # fmt: skip
+    norms = tuple(norm._kept(keep) for norm in found.norms)
     return replace(
         found, ids=kept(found.ids), labels=kept(found.labels), predicted=kept(found.predicted), norms=norms,
         excluded=found.excluded or "misclassified inputs are excluded",

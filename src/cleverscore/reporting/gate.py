@@ -1,21 +1,29 @@
-"""A gate for release pipelines: thresholds per norm, a comparison with a baseline, JUnit XML."""
+"""A gate for release pipelines: thresholds per norm, a comparison with a baseline, three results."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from xml.etree import ElementTree
+from dataclasses import dataclass, field
+from enum import Enum
 
 import numpy as np
+from scipy import stats
 
-from cleverscore.errors import InputError, LoadError, SettingError
+from cleverscore.errors import InputError, SettingError
 from cleverscore.norms import numbers_by_norm
-from cleverscore.reporting.compare import compare, sentence
+from cleverscore.reporting.compare import Change, Pairing, compare, sentence
 from cleverscore.reporting.findings import Findings, NormFindings, without_misclassified
+from cleverscore.reporting.robust_accuracy import ATTACKED, CERTIFIED, ESTIMATED
 from cleverscore.scores.text_table import number
+
+
+class Result(Enum):
+    """How a check ended."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    UNDECIDED = "UNDECIDED"
 
 
 @dataclass(frozen=True)
@@ -23,7 +31,7 @@ class Check:
     """One question to a run, answered."""
 
     name: str
-    passed: bool
+    result: Result
     text: str
 
 
@@ -34,14 +42,28 @@ class Thresholds:
     min_median      the median score must not be below.
     min_score       no score must be below.
     max_violations  at most this share of attacked inputs may have a score above their attack.
+    min_robust      pairs (share, epsilon): robust accuracy at epsilon must not be below the share.
+    min_accuracy    the share of inputs that are classified correctly must not be below; None for no such check.
+    max_drop        the mean score may be smaller than that of the baseline by at most this share; None to ask instead
+                    whether the baseline is more robust.
     """
 
-    min_median: dict[str, float]
-    min_score: dict[str, float]
-    max_violations: dict[str, float]
+    min_median: dict[str, float] = field(default_factory=dict)
+    min_score: dict[str, float] = field(default_factory=dict)
+    max_violations: dict[str, float] = field(default_factory=dict)
+    min_robust: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    min_accuracy: float | None = None
+    max_drop: float | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.min_median or self.min_score or self.max_violations)
+        return bool(
+            self.min_median
+            or self.min_score
+            or self.max_violations
+            or self.min_robust
+            or self.min_accuracy is not None
+            or self.max_drop is not None
+        )
 
 
 def parse_thresholds(values: Sequence[str], option: str) -> dict[str, float]:
@@ -59,25 +81,112 @@ def parse_thresholds(values: Sequence[str], option: str) -> dict[str, float]:
     return found
 
 
+def parse_share(value: str, option: str) -> float:
+    """A share as the command line writes it: 10% or 0.1.
+
+    >>> parse_share("10%", "--max-drop"), parse_share("0.25", "--max-drop")
+    (0.1, 0.25)
+    """
+    text = value.strip()
+    try:
+        share = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        share = math.nan
+    if not 0.0 <= share <= 1.0:
+        raise SettingError(f"{option} {value!r}: give a share such as 10% or 0.1")
+    return share
+
+
+def parse_robust(values: Sequence[str], option: str) -> dict[str, list[tuple[float, float]]]:
+    """Shares with their epsilon as the command line writes them: 0.8@0.03, 80%@8/255, or inf=0.8@8/255 for one norm.
+
+    >>> parse_robust(["0.8@0.5", "inf=80%@8/255"], "--min-robust-accuracy")
+    {'': [(0.8, 0.5)], 'inf': [(0.8, 0.03137254901960784)]}
+    """
+    found: dict[str, list[tuple[float, float]]] = {}
+    for value in values:
+        front, at, epsilon = value.rpartition("@")
+        norm, equals, share = front.rpartition("=")
+        if not at:
+            raise SettingError(f"{option} {value!r}: write share@epsilon, such as 0.8@0.03 or inf=0.8@8/255")
+        ((name, distance),) = numbers_by_norm(
+            [f"{norm}{equals}{epsilon}"], option, examples=("0.8@0.03", "inf=0.8@8/255")
+        ).items()
+        if not (math.isfinite(distance) and distance >= 0.0):
+            raise SettingError(f"{option} {value!r}: epsilon must be a number, at least 0")
+        found.setdefault(name, []).append((parse_share(share, option), distance))
+    return found
+
+
 def checks(
     found: Findings, thresholds: Thresholds, baseline: Findings | None = None, *, exclude_misclassified: bool = False
 ) -> list[Check]:
-    """All that is asked of a run, in the order of norms; misclassified inputs count as 0 unless they are excluded."""
-    if found.unfinished is not None:
-        raise InputError(f"the run is not finished; repeat its score command first ({found.unfinished})")
-    known = {norm.name for norm in found.norms}
-    for asked in (thresholds.min_median, thresholds.min_score, thresholds.max_violations):
-        for name in asked:
-            if name and name not in known:
-                raise InputError(f"the run has no scores in the norm {name}; it has {', '.join(sorted(known))}")
-    made = []
+    """All that is asked of a run, in the order of norms; misclassified inputs count as 0 unless they are excluded.
+
+    A run with labels is always asked whether its model is better than chance: a constant or a random classifier has no
+    class to keep, and scores say nothing about it.
+    """
+    for run, name in ((found, "the run"), (baseline, "the baseline")):
+        if run is not None and run.unfinished is not None:
+            raise InputError(f"{name} is not finished; repeat its score command first ({run.unfinished})")
+    if thresholds.max_drop is not None and baseline is None:
+        raise InputError("--max-drop needs a run to compare with: --baseline RUN")
+    _known_norms(found, thresholds)
+    made = _chance(found)
+    if thresholds.min_accuracy is not None:
+        made.append(_accuracy(found, thresholds.min_accuracy, exclude_misclassified))
     for norm in (without_misclassified(found) if exclude_misclassified else found).norms:
         made += _of_norm(norm, thresholds)
     if baseline is not None:
         for pairing in compare(baseline, found, exclude_misclassified=exclude_misclassified):
-            words = sentence(pairing, ("the baseline", "this run"))
-            made.append(Check(f"l{pairing.norm} not less robust than the baseline", pairing.verdict >= 0, words))
+            made += _baseline(pairing, thresholds.max_drop)
     return made
+
+
+def _known_norms(found: Findings, thresholds: Thresholds) -> None:
+    known = {norm.name for norm in found.norms}
+    asked = [thresholds.min_median, thresholds.min_score, thresholds.max_violations, thresholds.min_robust]
+    for name in (name for limits in asked for name in limits):  # type: ignore[attr-defined]
+        if name and name not in known:
+            raise InputError(f"the run has no scores in the norm {name}; it has {', '.join(sorted(known))}")
+
+
+def _chance(found: Findings) -> list[Check]:
+    """Fails where the accuracy cannot be told from guessing and is nearer to guessing than to 1; else nothing."""
+    pairs = zip(found.labels, found.predicted, strict=True)
+    right = [label == predicted for label, predicted in pairs if label is not None]
+    if found.excluded or not right:
+        return []
+    # Classes that the run has met; a constant classifier may never have met the others.
+    targets = (score.target for norm in found.norms for row in norm.targets for score in row)
+    met = max([1, *found.predicted, *(label for label in found.labels if label is not None), *targets])
+    chance = 1.0 / max(1 + met, len(found.class_names or ()))
+    if sum(right) / len(right) > (1.0 + chance) / 2.0:
+        return []
+    if stats.binomtest(sum(right), len(right), chance, alternative="greater").pvalue < 0.05:
+        return []
+    words = (
+        f"{sum(right)} of {len(right)} inputs are classified correctly, which is no better than chance ({chance:.1%}): "
+        "are the weights loaded, and do the labels belong to these inputs?"
+    )
+    return [Check("better than chance", Result.FAIL, words)]
+
+
+def _accuracy(found: Findings, least: float, exclude_misclassified: bool) -> Check:
+    share = found.accuracy
+    if math.isnan(share.value):
+        raise InputError("--min-accuracy needs labels, and the run has none; score data with labels")
+    if found.excluded or exclude_misclassified:
+        raise InputError(
+            "--min-accuracy: misclassified inputs were excluded, so the accuracy is not known; leave out "
+            "--exclude-misclassified, or score without --correct-only and --skip-misclassified"
+        )
+    words = f"{share.value:.1%} ({share.low:.1%} to {share.high:.1%}) classified correctly, at least {least:.1%} asked"
+    return Check("accuracy", _passed(share.value >= least), words)
+
+
+def _passed(yes: bool) -> Result:
+    return Result.PASS if yes else Result.FAIL
 
 
 def _of_norm(norm: NormFindings, thresholds: Thresholds) -> list[Check]:
@@ -88,72 +197,133 @@ def _of_norm(norm: NormFindings, thresholds: Thresholds) -> list[Check]:
     least = _limit(thresholds.min_median, norm)
     if least is not None:
         middle = norm.median
+        at_radius = ">= " if middle.value >= norm.radius else ""
         words = (
-            f"median {number(middle.value)} ({number(middle.low)} to {number(middle.high)}), at least {least:g} asked"
+            f"median {at_radius}{number(middle.value)} ({number(middle.low)} to {number(middle.high)}), at least "
+            f"{least:g} asked{_beyond(least, norm)}"
         )
-        made.append(Check(f"l{norm.name} median score", middle.value >= least, words))
+        made.append(Check(f"l{norm.name} median score", _reached(middle.value, least, norm), words))
     least = _limit(thresholds.min_score, norm)
     if least is not None:
         below = [head for head in norm.known if not head.counted >= least]
-        passed = len(known) > 0 and not below
-        words = f"smallest {number(float(known.min()) if len(known) else math.nan)}, at least {least:g} asked"
+        smallest = float(known.min()) if len(known) else math.nan
+        words = f"smallest {number(smallest)}, at least {least:g} asked{_beyond(least, norm)}"
         if below:
             few = ", ".join(f"#{head.input} {number(head.counted, 3)}" for head in below[:5])
             words += f"; {len(below)} of {len(values)} inputs are below: {few}{', ...' if len(below) > 5 else ''}"
         if missing:
             words += f"; {missing} inputs have no score"
-        made.append(Check(f"l{norm.name} smallest score", passed, words))
+        result = Result.FAIL if missing or not len(known) else _reached(smallest, least, norm)
+        made.append(Check(f"l{norm.name} smallest score", result, words))
+    for share, epsilon in [*thresholds.min_robust.get("", []), *thresholds.min_robust.get(norm.name, [])]:
+        made.append(_robust(norm, share, epsilon))
     most = _limit(thresholds.max_violations, norm)
     if most is not None:
-        rate = norm.violation_rate
-        if math.isnan(rate):
-            raise InputError(
-                f"--max-violations needs attacks beside the scores, and the run has none in the norm {norm.name}; add "
-                "them with: cleverscore score ... --attack best"
-            )
-        words = f"{rate:.1%} of attacked inputs score above their attack, at most {most:.1%} allowed"
-        made.append(Check(f"l{norm.name} scores above the attack", rate <= most, words))
+        made.append(_violations(norm, most))
     return made
+
+
+def _reached(value: float, least: float, norm: NormFindings) -> Result:
+    """Whether a score reaches a threshold; one at the radius may be larger, so it never fails a larger threshold."""
+    if value < least and least > norm.radius and value >= norm.radius:
+        return Result.UNDECIDED
+    return _passed(value >= least)
+
+
+def _beyond(least: float, norm: NormFindings) -> str:
+    if least <= norm.radius:
+        return ""
+    return f"; scores end at the radius {norm.radius:g}: score with a larger --radius"
+
+
+def _robust(norm: NormFindings, least: float, epsilon: float) -> Check:
+    """Robust accuracy at an epsilon: a proof passes, an attack fails, the estimate decides in between.
+
+    Where the estimate is below the share that is asked for and the attacks are not, the truth may be on either side.
+    """
+    curves = norm.robust_accuracy
+    shares = curves.at(epsilon)
+    words = ", ".join(f"{line.label} {shares[line.kind]}" for line in curves.lines)
+    certified, estimated, attacked = (
+        math.nan if kind not in shares else shares[kind].value for kind in (CERTIFIED, ESTIMATED, ATTACKED)
+    )
+    if certified >= least:
+        result = Result.PASS
+    elif attacked < least:
+        result = Result.FAIL
+    elif math.isnan(estimated):
+        result = Result.UNDECIDED
+        words += f"; scores end at the radius {norm.radius:g}: score with a larger --radius"
+    elif estimated >= least:
+        result = Result.PASS
+    else:
+        # Without attacks the estimate is all there is.
+        result = Result.FAIL if math.isnan(attacked) else Result.UNDECIDED
+    return Check(f"l{norm.name} robust accuracy at {epsilon:.4g}", result, f"{words}; at least {least:.1%} asked")
+
+
+def _violations(norm: NormFindings, most: float) -> Check:
+    rate = norm.violation_rate
+    if np.isnan(norm.upper).all():
+        raise InputError(
+            f"--max-violations needs attacks beside the scores, and the run has none in the norm {norm.name}; add "
+            "them with: cleverscore score ... --attack best"
+        )
+    name = f"l{norm.name} scores above the attack"
+    if math.isnan(rate):
+        return Check(name, Result.UNDECIDED, "no attack succeeded, so there is nothing to hold the scores against")
+    words = f"{rate:.1%} of attacked inputs score above their attack, at most {most:.1%} allowed"
+    return Check(name, _passed(rate <= most), words)
+
+
+def _baseline(pairing: Pairing, max_drop: float | None) -> list[Check]:
+    """The run against its baseline: by how much its means fell, or whether the baseline is more robust."""
+    if max_drop is not None:
+        made = [drop_check(f"l{pairing.norm} mean score", pairing.change, max_drop, pairing.same_scores)]
+        if pairing.attack_change is not None:
+            made.append(drop_check(f"l{pairing.norm} mean of the best attack", pairing.attack_change, max_drop, False))
+        return made
+    words = sentence(pairing, ("the baseline", "this run"))
+    name = f"l{pairing.norm} not less robust than the baseline"
+    if pairing.verdict or not (pairing.same_model or pairing.same_scores):
+        result = {1: Result.PASS, -1: Result.FAIL, 0: Result.UNDECIDED}[pairing.verdict]
+        return [Check(name, result, words)]
+    return [Check(name, Result.PASS, "the model is that of the baseline" if pairing.same_model else "equal scores")]
+
+
+def drop_check(name: str, change: Change, most: float, same: bool) -> Check:
+    """Passes where the whole interval of the relative change is above -most, fails where it is below."""
+    name = f"{name}, drop against the baseline"
+    limit = f"at most {most:.1%} lower allowed"
+    if same:
+        return Check(name, Result.PASS, f"equal scores; {limit}")
+    if math.isnan(change.value):
+        return Check(name, Result.UNDECIDED, f"{change.words}; {limit}")
+    result = Result.PASS if change.low >= -most else Result.FAIL if change.high < -most else Result.UNDECIDED
+    advice = "; more inputs would tell" if result is Result.UNDECIDED else ""
+    return Check(name, result, f"{change.words}; {limit}{advice}")
 
 
 def _limit(limits: dict[str, float], norm: NormFindings) -> float | None:
     return limits.get(norm.name, limits.get(""))
 
 
-def summary_line(made: Sequence[Check], run: str) -> str:
+def outcome(made: Sequence[Check], *, strict: bool = False) -> Result:
+    """Of all checks together: one that fails is enough; with `strict` an undecided one fails too."""
+    results = {check.result for check in made}
+    if Result.FAIL in results or (strict and Result.UNDECIDED in results):
+        return Result.FAIL
+    return Result.UNDECIDED if Result.UNDECIDED in results else Result.PASS
+
+
+def summary_line(made: Sequence[Check], run: str, *, strict: bool = False) -> str:
     """One line for a pipeline's log."""
-    failed = [check for check in made if not check.passed]
-    if not failed:
+    result = outcome(made, strict=strict)
+    if result is Result.PASS:
         return f"PASS {run}: {len(made)} of {len(made)} checks"
-    return f"FAIL {run}: {len(failed)} of {len(made)} checks: " + "; ".join(check.name for check in failed)
-
-
-def write_junit(made: Sequence[Check], run: str, out: Path) -> None:
-    """The checks as JUnit XML: one test case each."""
-    failed = sum(not check.passed for check in made)
-    suites = ElementTree.Element("testsuites")
-    suite = ElementTree.SubElement(
-        suites,
-        "testsuite",
-        name="cleverscore gate",
-        tests=str(len(made)),
-        failures=str(failed),
-        errors="0",
-        skipped="0",
-    )
-    for check in made:
-        case = ElementTree.SubElement(suite, "testcase", classname=_xml(run), name=_xml(check.name))
-        if check.passed:
-            ElementTree.SubElement(case, "system-out").text = _xml(check.text)
-        else:
-            ElementTree.SubElement(case, "failure", message=_xml(check.text)).text = _xml(check.text)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        ElementTree.ElementTree(suites).write(out, encoding="utf-8", xml_declaration=True)
-    except OSError as error:
-        raise LoadError(f"{out} cannot be written: {error.strerror}") from error
-
-
-def _xml(text: str) -> str:
-    """Text without the characters that XML does not have."""
-    return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "�", text)
+    parts = []
+    for kind, word in ((Result.FAIL, "failed"), (Result.UNDECIDED, "undecided")):
+        named = [check.name for check in made if check.result is kind]
+        if named:
+            parts.append(f"{len(named)} of {len(made)} checks {word}: {'; '.join(named)}")
+    return f"{result.value} {run}: {'. '.join(parts)}"

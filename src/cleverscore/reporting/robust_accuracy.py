@@ -19,6 +19,7 @@ from cleverscore.scores.text_table import table
 Array = npt.NDArray[np.float64]
 
 CERTIFIED, ESTIMATED, ATTACKED = KINDS = ("certified", "estimated", "attacked")
+ATTACKS, CERTIFICATES = "attacks", "certificates"
 PREFERRED = "sharp"  # of several methods in one run: the one that is nearer to the truth
 LEVEL = 0.95
 CURVE_POINTS = 121  # epsilons of a drawn curve between 0 and its largest distance
@@ -89,6 +90,11 @@ class Line:
     source: str
     distances: Array
     limit: float
+
+    @property
+    def label(self) -> str:
+        """The kind, and for an estimate the method."""
+        return self.kind if self.source in (ATTACKS, CERTIFICATES) else f"{self.kind} ({self.source})"
 
     def hits(self, epsilon: float) -> int:
         """Inputs that keep their class up to `epsilon`; an attack of exactly this length has changed it."""
@@ -223,7 +229,7 @@ def _lines(
     certified = np.array([float(of.min()) for of in lower])
     if not np.isnan(certified).all():
         distances = counted(certified.tolist(), 0.0)
-        lines.append(Line(CERTIFIED, "certificates", distances, limit(distances)))
+        lines.append(Line(CERTIFIED, CERTIFICATES, distances, limit(distances)))
     values = counted(
         [math.nan if any(math.isnan(s.value) for s in of) else min(s.value for s in of) for of in rows], 0.0
     )
@@ -231,7 +237,7 @@ def _lines(
     lines.append(Line(ESTIMATED, method, values, radius if capped else math.inf))
     attacked = np.array([float(np.nanmin(of)) if not np.isnan(of).all() else math.nan for of in upper])
     if not np.isnan(attacked).all():
-        lines.append(Line(ATTACKED, "attacks", counted(attacked.tolist(), math.inf), math.inf))
+        lines.append(Line(ATTACKED, ATTACKS, counted(attacked.tolist(), math.inf), math.inf))
     else:
         met = np.array([min(score.upper for score in of) for of in rows])
         if not np.isnan(met).all():
@@ -263,8 +269,8 @@ def robust_accuracy_table(curves: Sequence[RobustAccuracy], epsilons: dict[str, 
         if norm and norm not in known:
             raise InputError(f"the run has no scores in the norm {norm}; it has {', '.join(sorted(known))}")
     kinds = [kind for kind in KINDS if any(curve.line(kind) is not None for curve in curves)]
-    sources = {
-        kind: list(dict.fromkeys(line.source for curve in curves if (line := curve.line(kind)) is not None))
+    labels = {
+        kind: list(dict.fromkeys(line.label for curve in curves if (line := curve.line(kind)) is not None))
         for kind in kinds
     }
     rows, beyond = [], False
@@ -273,7 +279,7 @@ def robust_accuracy_table(curves: Sequence[RobustAccuracy], epsilons: dict[str, 
             shares = curve.at(epsilon)
             beyond = beyond or any(math.isnan(share.value) for share in shares.values())
             rows.append([norm_name(curve.p), f"{epsilon:.4g}", *(str(shares.get(kind, NOT_KNOWN)) for kind in kinds)])
-    heads = [f"{kind} ({', '.join(sources[kind])})" for kind in kinds]
+    heads = [", ".join(labels[kind]) for kind in kinds]
     inputs = max((curve.inputs for curve in curves), default=0)
     lines = [
         f"robust accuracy over {inputs} inputs, 95% interval over inputs; misclassified inputs count as 0",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cleverscore.reporting.findings import Findings, NormFindings
-from cleverscore.tails.paired_tests import Interval, median_interval
+from cleverscore.tails.paired_tests import Interval
 
 
 def run_summary(found: Findings, epsilons: Mapping[str, Sequence[float]] | None = None) -> dict[str, Any]:
@@ -41,7 +41,6 @@ def _norm(norm: NormFindings, epsilons: Mapping[str, Sequence[float]]) -> dict[s
         {"epsilon": epsilon, **{kind: _known(share.value) for kind, share in curves.at(epsilon).items()}}
         for epsilon in wanted
     ]  # fmt: skip
-    certified = median_interval(np.where(np.isnan(norm.certified), math.nan, _zeroed(norm, norm.certified)))
     return {
         "norm": norm.name,
         "radius": norm.radius,
@@ -49,7 +48,7 @@ def _norm(norm: NormFindings, epsilons: Mapping[str, Sequence[float]]) -> dict[s
         "median": _interval(norm.median),
         "methods": {name: _method(norm, name) for name in norm.by_method},
         "attack_median": _interval(norm.attack_median),
-        "certified_median": _interval(certified),
+        "certified_median": _interval(norm.certified_median),
         "score_above_attack": _known(norm.violation_rate),
         "certified_above_0": _known(norm.certified_share),
         **({"at": at} if wanted else {}),
@@ -68,11 +67,6 @@ def _method(norm: NormFindings, name: str) -> dict[str, Any]:
         "at_the_radius": sum(head.capped for head in heads),
         "without_score": len(heads) - len(values),
     }
-
-
-def _zeroed(norm: NormFindings, values: Any) -> Any:
-    wrong = np.array([head is not None and head.correct is False for head in norm.heads], dtype=bool)
-    return np.where(wrong, 0.0, values)
 
 
 def _interval(found: Interval) -> dict[str, float | None]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -113,6 +115,42 @@ def difference(
         inputs_needed=_inputs_needed(change, level),
         blocks_factor=_blocks_factor(change, noise, level),
     )
+
+
+def relative_change(
+    first: Array, second: Array, *, of: str = "mean", level: float = 0.95, seed: int = BOOTSTRAP_SEED
+) -> Interval:
+    """mean(second) / mean(first) - 1 over paired values, with a bootstrap interval over inputs; or of="median".
+
+    The mean uses the pairing better: both means move together where an input is drawn twice, while medians jump from
+    one input to another. NaN where the first mean is 0, infinite or not known; an interval takes at least six inputs.
+
+    >>> relative_change(np.arange(1.0, 11.0), 0.85 * np.arange(1.0, 11.0)).value
+    -0.15000000000000002
+    """
+    statistic: Callable[..., Any] = np.mean if of == "mean" else np.median
+    count = len(first)
+    nothing = Interval(math.nan, math.nan, math.nan)
+    if count == 0:
+        return nothing
+    base, now = float(statistic(first)), float(statistic(second))
+    if not (math.isfinite(base) and math.isfinite(now) and base > 0.0):
+        return nothing
+    if count < FEWEST:
+        return Interval(now / base - 1.0, math.nan, math.nan)
+    generator = np.random.default_rng([seed, count])
+    at_once = max(1, 2_000_000 // count)
+    ratios = []
+    for start in range(0, RESAMPLES, at_once):
+        picks = generator.integers(0, count, (min(at_once, RESAMPLES - start), count))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios.append(statistic(second[picks], axis=1) / statistic(first[picks], axis=1) - 1.0)
+    # A resample with 0 in both says nothing, and belongs to neither side.
+    drawn = np.concatenate(ratios)
+    drawn = np.sort(drawn[~np.isnan(drawn)])
+    tail = (1.0 - level) / 2.0
+    places = [math.floor(tail * (len(drawn) - 1)), math.ceil((1.0 - tail) * (len(drawn) - 1))]
+    return Interval(now / base - 1.0, *(float(drawn[place]) for place in places))
 
 
 def _resampled(change: Array, generator: np.random.Generator) -> tuple[Array, Array]:

@@ -35,7 +35,7 @@ def robust_accuracy(
         value, low, high = curves.curve(line, grid)
         # Shares change at single inputs: a step each.
         axes.step(grid, value, where="post", color=COLORS[line.kind], linestyle=STYLES[line.kind],
-                  label=f"{line.kind} ({line.source})")  # fmt: skip
+                  label=line.label)  # fmt: skip
         if bands:
             axes.fill_between(grid, low, high, step="post", color=COLORS[line.kind], alpha=0.12, linewidth=0)
     ends = [line.limit for line in curves.lines if math.isfinite(line.limit)]

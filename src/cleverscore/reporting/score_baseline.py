@@ -1,0 +1,88 @@
+"""Scores of a test kept in a file, to be compared with by the next run of the test."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cleverscore.errors import InputError, LoadError, SettingError
+from cleverscore.norms import norm_name
+from cleverscore.reporting.compare import Change
+from cleverscore.reporting.gate import Check, drop_check, parse_share
+from cleverscore.scores.score import Scores
+
+FORMAT = 1
+LEVEL = 0.95
+
+
+def parse_compare_fail(value: str) -> tuple[str, float]:
+    """Whether the mean or the median may drop, and how far, as the option writes it.
+
+    >>> parse_compare_fail("median:10%")
+    ('median', 0.1)
+    """
+    what, colon, share = value.partition(":")
+    if what not in ("median", "mean") or not colon:
+        raise SettingError(f"--clever-compare-fail={value}: write median:SHARE or mean:SHARE, such as median:10%")
+    return what, parse_share(share, "--clever-compare-fail")
+
+
+def baseline_path(folder: Path, test: str) -> Path:
+    """The file of a test.
+
+    >>> str(baseline_path(Path("kept"), "tests/test_model.py::test_digits[a b]"))
+    'kept/tests-test_model.py--test_digits-a-b.json'
+    """
+    return folder / (re.sub(r"[^\w.-]", "-", test).strip("-") + ".json")
+
+
+def save_baseline(path: Path, scores: Scores, settings: Mapping[str, Any]) -> None:
+    """Keep the scores that count, with what they were made with."""
+    content = {
+        "format": FORMAT,
+        "settings": {name: str(value) for name, value in sorted(settings.items())},
+        "norm": norm_name(scores[0].p),
+        "inputs": [head.input for head in scores],
+        "scores": [head.counted for head in scores],
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=1) + "\n")
+    except OSError as error:
+        raise LoadError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def compare_baseline(path: Path, scores: Scores, settings: Mapping[str, Any], of: str, most: float) -> Check:
+    """Whether the mean or median score dropped by at most this share of the baseline's; inputs are paired."""
+    try:
+        kept = json.loads(path.read_text())
+        before = np.array(kept["scores"], dtype=np.float64)
+    except FileNotFoundError:
+        raise InputError(f"there is no baseline {path}; make it with --clever-save") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LoadError(
+            f"{path} is not a baseline that can be read ({error}); make it again with --clever-save"
+        ) from None
+    now = {"settings": {name: str(value) for name, value in sorted(settings.items())}, "norm": norm_name(scores[0].p),
+           "inputs": [head.input for head in scores]}  # fmt: skip
+    for name, value in now.items():
+        if kept.get(name) != value:
+            raise InputError(
+                f"the baseline {path} has other {name} ({_short(kept.get(name))} then, {_short(value)} now); make it "
+                "again with --clever-save"
+            )
+    after = np.array([head.counted for head in scores])
+    known = ~(np.isnan(before) | np.isnan(after))
+    change = Change.between(before[known], after[known], LEVEL, of)
+    same = bool(np.array_equal(before[known], after[known]))
+    return drop_check(f"l{now['norm']} {of} score", change, most, same)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
