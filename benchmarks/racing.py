@@ -20,7 +20,9 @@ import numpy as np
 
 from cleverscore import Classifier, clever
 from cleverscore.estimators.measurements import Measurements
-from cleverscore.estimators.settings import Method, Settings
+from cleverscore.estimators.sampling.method import Method
+from cleverscore.estimators.sampling.sampler import target_elimination
+from cleverscore.estimators.settings import Settings
 from cleverscore.loading.zoo import shipped
 from cleverscore.runs.store import Store
 from cleverscore.scores.score import score_from
@@ -60,7 +62,7 @@ def drawn(network: str, norm: str, images: int, blocks: int, work: Path) -> list
 
 def replayed(settings: Settings, full: Measurements) -> Measurements:
     """The evidence that a race would have gathered, from blocks drawn already."""
-    race = settings.race(full)
+    race = target_elimination(full, settings)
     while race.active:
         start, stop = race.drawn, race.next_checkpoint()
         race.add(np.stack([full.maxima[t][start:stop] for t in race.active]))

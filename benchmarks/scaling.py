@@ -27,7 +27,6 @@ import cleverscore as cs
 from benchmarks.networks import NETWORKS
 from cleverscore.estimators.ascent.profile_search import most_gradients
 from cleverscore.estimators.measurements import Measurements
-from cleverscore.estimators.sampling.sampler import gather
 from cleverscore.estimators.settings import Settings
 from cleverscore.inputs.examples import Example, prepare
 from cleverscore.runs.local_executor import InProcess, Processes
@@ -60,7 +59,7 @@ def overhead(repeats: int, inputs: int, blocks: int) -> dict[str, float]:
                 costs = study.costs(study.missing(store))  # a study that is run from the command line has these
                 began = time.perf_counter()
                 if what == "loop":
-                    dict(gather(classifier, study.examples, settings))
+                    dict(settings.estimator.prepare(classifier, study.examples, settings).measure(study.examples))
                 else:
                     study.run(store, costs=costs, shard_seconds=10.0)
                 times[what] = time.perf_counter() - began
@@ -115,7 +114,8 @@ def seconds_per_point(name: str) -> float:
     classifier = cs.Classifier(network.build().eval(), bounds=(0.0, 1.0), input_shape=network.shape)
     x = torch.rand(1, *network.shape, generator=torch.Generator().manual_seed(1))
     examples = prepare(classifier, x, targets=[[j for j in range(5) if j != int(classifier(x).argmax())][:TARGETS]])
-    cost = estimate_for(classifier, examples, Settings(p=2.0, targets=[list(examples[0].targets)]))
+    settings = Settings(p=2.0, targets=[list(examples[0].targets)])
+    cost = estimate_for(settings.estimator.prepare(classifier, examples, settings), examples)
     return cost.seconds * cost.workers / cost.points
 
 

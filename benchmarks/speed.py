@@ -31,7 +31,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import cleverscore as cs
 from benchmarks.networks import NETWORKS, Measured
-from cleverscore.estimators.sampling.sampler import Sampler, gather
 from cleverscore.estimators.settings import Settings
 from cleverscore.inputs.examples import Example, prepare
 from cleverscore.threads import default_workers
@@ -131,13 +130,13 @@ def compare(name: str, p: float, targets: str, repeats: int, with_peer: bool, pe
     workers = default_workers(classifier.device)
     flops = forward_flops(classifier, examples[0].x) * (1 + count)
     preparing = time.perf_counter()
-    ready = Sampler.make(classifier, examples, settings)
+    ready = settings.estimator.prepare(classifier, examples, settings)
     preparing = time.perf_counter() - preparing
-    dict(ready.gather(examples))  # warm up
+    dict(ready.measure(examples))  # warm up
     ours, theirs, rates = [], [], []
     for _ in range(repeats):
         rates.append(gemm_rate(workers))
-        ours.append(seconds(lambda: dict(ready.gather(examples))) / points)
+        ours.append(seconds(lambda: dict(ready.measure(examples))) / points)
         rates.append(gemm_rate(workers))
         if with_peer:
             peer_targets = list(examples[0].targets)
@@ -204,14 +203,14 @@ def overhead(name: str, targets: str) -> dict[str, Any]:
     points = 4 * (network.points if targets == "runner_up" else network.untargeted_points)
     began = time.process_time()
     settings = settings_of(2.0, targets, points)
-    ready = Sampler.make(classifier, examples, settings, workers=1, on_points=lambda _: None)
+    ready = settings.estimator.prepare(classifier, examples, settings, workers=1)
     once = time.process_time() - began
     runs = []
     for _ in range(4):
         clock = NetworkClock()
         began = time.process_time()
         with clock.running():
-            dict(ready.gather(examples))
+            dict(ready.measure(examples))
         runs.append(((time.process_time() - began) / points, clock.seconds / points))
     whole, inside = sorted(runs[1:], key=lambda run: run[1] / run[0])[1]  # the first one warms up
     began = time.process_time()
@@ -239,7 +238,7 @@ def growth(repeats: int) -> list[dict[str, Any]]:
         given = [[j for j in range(10) if j != c][:targets] for c in predicted]
         examples = prepare(classifier, x, targets=given)
         settings = Settings(p=2.0, targets=given, blocks=blocks, block_size=size)
-        return seconds(lambda: dict(gather(classifier, examples, settings)))
+        return seconds(lambda: dict(settings.estimator.prepare(classifier, examples, settings).measure(examples)))
 
     base = {"blocks": 32, "size": 128, "targets": 2, "inputs": 2}
     rows = []

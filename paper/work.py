@@ -22,7 +22,6 @@ import cleverscore as cs
 from cleverscore.errors import CleverWarning
 from cleverscore.loading.row_selection import predictions
 from cleverscore.scores.score import Score
-from cleverscore.scores.slope import slope_scores
 from paper.networks import (
     KINDS,
     NETWORKS,
@@ -182,7 +181,7 @@ def _scored(
     targets: Any = few if large else "all"
     sizes = {"blocks": size.blocks, "block_size": size.block_size}
     if question.kind == "slope":
-        scores = slope_scores(classifier, x, p=norm, targets=targets, **sizes, **common)
+        scores = cs.clever(classifier, x, p=norm, targets=targets, method="slope", progress=False, **sizes, **common)
     else:
         scores = cs.clever(
             classifier, x, p=norm, targets=targets, method=method, radius=float(radius) if radius else None,

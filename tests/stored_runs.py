@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sqlite3
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from cleverscore.brackets.records import AttackRecord, CertificateRecord
 from cleverscore.brackets.run_bounds import aim, bracketed
 from cleverscore.estimators.measurements import Measurements
 from cleverscore.norms import norm_name
-from cleverscore.runs.results import stored_scores
+from cleverscore.runs.results import kept_of_estimators, stored_scores
 from cleverscore.runs.schema import StoredBlocks
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import StudyConfig, versions
@@ -44,9 +42,8 @@ def made_run(
         model, data, norms, targets, blocks=blocks, block_size=8, seed=noise_seed or 0,
         model_fingerprint=fingerprint or model, data_fingerprint="data",
     )  # fmt: skip
-    rules = {norm: asdict(config.settings(norm).rule) for norm in norms}
     content = {"config": asdict(config), "used": {"bounds": [0, 1]}, "versions": versions(), "command": None}
-    content["rules"] = rules
+    content |= kept_of_estimators({norm: config.settings(norm) for norm in norms})
     made = np.random.default_rng(seed)
     noise = np.random.default_rng([seed, 1 if noise_seed is None else noise_seed])
     with Store.create(folder, {**content, "class_names": names, "inputs": inputs, **meta}) as store:
@@ -87,58 +84,3 @@ def add_bounds(run: Path, *, attack: str = "cw", certified: bool = True) -> Path
                 records.append(CertificateRecord(head.input, target, "crown", head.p, 0.4 * head.value, 0.1))
         store.append_bounds(records)
     return run
-
-
-def in_old_format(run: Path, version: int) -> None:
-    """Rewrite a run as formats 1 (no bounds) and 2 had it: a row per target, no checksums."""
-    with Store.open(run) as store:
-        meta = store.meta
-        measurements = [(norm, item) for norm in ("1", "2", "inf") for item in store.measurements(norm)]
-    path = run / "run.sqlite"
-    path.unlink()
-    old = sqlite3.connect(path)
-    old.executescript(
-        """
-        CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-        CREATE TABLE profiles (
-            input INTEGER NOT NULL, norm TEXT NOT NULL, target INTEGER NOT NULL,
-            radii BLOB NOT NULL, norms BLOB NOT NULL, gradients INTEGER NOT NULL, outcome TEXT NOT NULL,
-            PRIMARY KEY (input, norm, target)
-        );
-        CREATE TABLE maxima (
-            input INTEGER NOT NULL, norm TEXT NOT NULL, target INTEGER NOT NULL, first_block INTEGER NOT NULL,
-            rank INTEGER NOT NULL, label INTEGER, predicted INTEGER NOT NULL, margin REAL NOT NULL,
-            block_size INTEGER NOT NULL, maxima BLOB NOT NULL, seconds REAL NOT NULL, stopped TEXT NOT NULL,
-            PRIMARY KEY (input, norm, target, first_block)
-        );
-        """
-    )
-    if version > 1:
-        old.executescript(
-            """
-            CREATE TABLE attacks (
-                input INTEGER NOT NULL, target INTEGER NOT NULL, attack TEXT NOT NULL, norm TEXT NOT NULL,
-                found INTEGER NOT NULL, distortion REAL NOT NULL, l1 REAL NOT NULL, l2 REAL NOT NULL,
-                linf REAL NOT NULL, seconds REAL NOT NULL, PRIMARY KEY (input, target, attack, norm)
-            );
-            CREATE TABLE certificates (
-                input INTEGER NOT NULL, target INTEGER NOT NULL, method TEXT NOT NULL, norm TEXT NOT NULL,
-                radius REAL NOT NULL, seconds REAL NOT NULL, PRIMARY KEY (input, target, method, norm)
-            );
-            """
-        )
-    old.executemany("INSERT INTO meta VALUES (?, ?)", [(key, json.dumps(value)) for key, value in meta.items()])
-    for norm, item in measurements:
-        for rank, target in enumerate(item.targets):
-            row = (
-                item.input_id, norm, target, 0, rank, item.label, item.predicted, item.margins[rank],
-                item.block_sizes[rank], item.maxima[rank].tobytes(), item.seconds, item.stopped[rank],
-            )  # fmt: skip
-            old.execute(f"INSERT INTO maxima VALUES ({', '.join('?' * 12)})", row)
-            if item.profiles:
-                profile = item.profiles[rank]
-                shape = (profile.radii.tobytes(), profile.norms.tobytes(), profile.gradients, profile.outcome)
-                old.execute("INSERT INTO profiles VALUES (?, ?, ?, ?, ?, ?, ?)", (item.input_id, norm, target, *shape))
-    old.execute(f"PRAGMA user_version = {version}")
-    old.commit()
-    old.close()

@@ -41,6 +41,11 @@ def test_tails_never_needs_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(PACKAGE.parent)}).returncode == 0
 
 
+def test_reading_a_run_needs_no_torch() -> None:
+    code = "import sys, cleverscore.runs.results, cleverscore.cli.main; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(PACKAGE.parent)}).returncode == 0
+
+
 ROOT = {"errors", "norms", "progress", "randomness", "threads", "validation"}
 MOST_FILES = 16  # of a room without sub-rooms, `__init__` among them
 

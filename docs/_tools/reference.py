@@ -40,7 +40,6 @@ SECTIONS = (
     ),
     ("cleverscore.attacks.attack", "cleverscore.attacks.attack", ("AttackFunction",), ""),
     ("cleverscore.attacks.best_attack", "cleverscore.attacks.best_attack", ("BestAttack",), ""),
-    ("cleverscore.scores.slope", "cleverscore.scores.slope", ("slope_scores",), "See [attacks](attacks.md)."),
     (
         "cleverscore.tails.paired_tests",
         "cleverscore.tails.paired_tests",

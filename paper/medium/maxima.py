@@ -23,7 +23,6 @@ from cleverscore.estimators.settings import Settings
 from cleverscore.inputs.examples import Example, prepare
 from cleverscore.models.input_box import Moves
 from cleverscore.models.margin_gradients import dual_norms, margin_gradient_norms, margin_gradients
-from cleverscore.scores.slope import slope_scores
 from cleverscore.threads import one_thread
 from paper.medium.plan import AUTHORS, NORMS
 from paper.medium.store import Arrays
@@ -75,7 +74,8 @@ def drawn(
     targets = [sorted(set(few)) for few in kinds] if network in LARGE else "all"
     x, ids, labels = examples.x[part], examples.ids[part], examples.labels[part]
     prepared = prepare(classifier, x, targets=targets, labels=labels, ids=ids, seed=SEED)
-    ready = Sampler.make(classifier, prepared, settings, workers=1)
+    ready = settings.estimator.prepare(classifier, prepared, settings, workers=1)
+    assert isinstance(ready, Sampler)  # none of the networks is affine
     found: dict[str, list[Floats]] = {norm: [] for norm in norms}
     counts = []
     for i, example in enumerate(prepared):
@@ -184,9 +184,9 @@ def slopes(classifier: cs.Classifier, question: str, examples: Subjects, part: s
     kinds = [tuple(kind[name] for name in KINDS) for kind in examples.kinds[part]]
     targets = [sorted(set(few)) for few in kinds]
     x, ids, labels = examples.x[part], examples.ids[part], examples.labels[part]
-    scores = slope_scores(
+    scores = cs.clever(
         classifier, x, p=norm.removeprefix("l"), targets=targets, blocks=size.blocks, block_size=size.block_size,
-        seed=SEED, ids=ids, labels=labels, workers=1,
+        seed=SEED, ids=ids, labels=labels, method="slope", workers=1, progress=False,
     )  # fmt: skip
     prepared = prepare(classifier, x, targets=targets, labels=labels, ids=ids, seed=SEED)
     maxima = {(row.input, row.target): row.maxima for row in scores.rows}

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from cleverscore.certificates.certify import certify as certify
     from cleverscore.errors import CleverError as CleverError
     from cleverscore.errors import CleverWarning as CleverWarning
-    from cleverscore.estimators.settings import Method as Method
+    from cleverscore.estimators.ascent.radial_profile import RadialProfile as RadialProfile
+    from cleverscore.estimators.estimator import Estimator as Estimator
+    from cleverscore.estimators.measurements import Measurements as Measurements
+    from cleverscore.estimators.sampling.method import Method as Method
     from cleverscore.inputs.balls import LpBall as LpBall
     from cleverscore.loading.dataset import load_data as load_data
     from cleverscore.loading.models import load_model as load_model
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from cleverscore.reporting import interop as interop
     from cleverscore.reporting import plots as plots
     from cleverscore.scores.clever import clever as clever
+    from cleverscore.scores.clever import second_order_clever as second_order_clever
     from cleverscore.scores.cost import Estimate as Estimate
     from cleverscore.scores.cost import estimate as estimate
     from cleverscore.scores.decide import Decision as Decision
@@ -41,7 +45,6 @@ if TYPE_CHECKING:
     from cleverscore.scores.decide import decide as decide
     from cleverscore.scores.score import Score as Score
     from cleverscore.scores.score import Scores as Scores
-    from cleverscore.scores.second_order import second_order_clever as second_order_clever
     from cleverscore.tails import FitOutcome as FitOutcome
 
 _HOMES = {
@@ -54,9 +57,12 @@ _HOMES = {
     "Criterion": "attacks.criterion",
     "Decision": "scores.decide",
     "Estimate": "scores.cost",
+    "Estimator": "estimators.estimator",
     "FitOutcome": "tails",
     "LpBall": "inputs.balls",
-    "Method": "estimators.settings",
+    "Measurements": "estimators.measurements",
+    "Method": "estimators.sampling.method",
+    "RadialProfile": "estimators.ascent.radial_profile",
     "Score": "scores.score",
     "Scores": "scores.score",
     "Sign": "brackets.masking",
@@ -72,7 +78,7 @@ _HOMES = {
     "load_data": "loading.dataset",
     "load_model": "loading.models",
     "masking_signs": "brackets.masking",
-    "second_order_clever": "scores.second_order",
+    "second_order_clever": "scores.clever",
 }
 _MODULES = {
     "interop": "reporting.interop",

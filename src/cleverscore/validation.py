@@ -1,9 +1,13 @@
-"""What users pass where a number is wanted."""
+"""What users pass: numbers, and names of their own modules."""
 
 from __future__ import annotations
 
 import math
+import sys
+from importlib import import_module
 from numbers import Real
+from pathlib import Path
+from types import ModuleType
 
 
 def is_number(value: object) -> bool:
@@ -22,3 +26,10 @@ def is_whole(value: object) -> bool:
     (True, True, False, False)
     """
     return is_number(value) and int(value) == value  # type: ignore[call-overload]
+
+
+def import_module_of_user(name: str) -> ModuleType:
+    """Import a module by its name, also one that lies in the current folder, as `python -m` would find it."""
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    return import_module(name)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
 import subprocess
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from cleverscore.runs.store import Store
 from cleverscore.scores.score import COLUMNS as SCORE_COLUMNS
 from tests.cli.test_cli import cleverscore, rows
 from tests.helpers import affine_distance
-from tests.stored_runs import in_old_format
 
 FEW = {"blocks": 12, "block_size": 8}
 CLI_FEW = ["--preset", "paper", "--blocks", "12", "--block-size", "8"]
@@ -244,21 +242,6 @@ def test_every_batch_is_kept_when_a_later_one_fails(
     assert resumed.returncode == 0
     with Store.open(tmp_path / "run") as store:
         assert len(store.above()) == 9
-
-
-def test_a_run_without_bounds_tables_is_read_and_upgraded(tmp_path: Path, attacked_run: tuple) -> None:
-    _, command = attacked_run
-    command = [*command[:-1], tmp_path / "run"]
-    first = cleverscore(*command)
-    in_old_format(tmp_path / "run", 1)
-    assert cleverscore("show", tmp_path / "run").stdout == first.stdout
-    with sqlite3.connect(tmp_path / "run" / "run.sqlite") as still:
-        assert still.execute("PRAGMA user_version").fetchone() == (1,)  # reading changes nothing
-    still.close()
-    added = cleverscore(*command, "--attack", "ddn:quick")
-    assert added.returncode == 0 and "median gap" in added.stdout, added.stderr
-    with Store.open(tmp_path / "run") as store:
-        assert store._connection.execute("PRAGMA user_version").fetchone() == (3,) and len(store.above()) == 3
 
 
 def test_masking_is_said_on_stderr_after_the_table(tmp_path: Path) -> None:

@@ -1,17 +1,27 @@
-"""Attacks, balls and tail models of the user's own, held against closed forms."""
+"""Estimators, attacks, balls and tail models of the user's own, held against closed forms."""
 
 from __future__ import annotations
 
+import csv
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import blocks
 import numpy as np
 import pytest
 import torch
 
 import cleverscore as cs
 from cleverscore.errors import InputError, SettingError
-from cleverscore.estimators.settings import METHODS, Settings
+from cleverscore.estimators.methods import METHODS
+from cleverscore.estimators.settings import Settings
 from cleverscore.inputs.balls import Draw, LpBall
+from cleverscore.runs.study import Study, StudyConfig, stored_scores
 
 
 def affine(bounds: tuple[float, float] | None = (-9.0, 9.0)) -> tuple[cs.Classifier, torch.Tensor]:
@@ -211,3 +221,82 @@ def test_end_points_are_checked(location: np.ndarray) -> None:
     good = 2.0 - np.random.default_rng(0).weibull(3.0, size=(1, 50))
     with pytest.raises(SettingError, match="tail model gave"):
         cs.tails.fit_own(good, lambda maxima, level: cs.tails.Endpoints(location))
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "extend.md"
+
+
+@pytest.fixture
+def first_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The module that docs/extend.md writes, in the current folder."""
+    (source,) = re.findall(r"write_text\(\'\'\'\n(.*?)\'\'\'\)", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "first_order.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("first_order", None)
+    yield importlib.import_module("first_order")
+    sys.modules.pop("first_order", None)
+
+
+def test_an_estimator_of_ones_own_is_scored_stored_resumed_and_reported(
+    first_order: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier, images = cs.load_model("zoo:mnist-mlp"), cs.load_data("zoo:mnist")[0][:3]
+    scores = cs.clever(classifier, images, p=2, method=first_order.FirstOrder(), progress=False)
+    assert {score.method for score in scores.rows} == {"first-order"} and (scores.values > 0.0).all()
+    assert cs.estimate(classifier, images, method=first_order.FirstOrder()).gradients == 3 * 9
+
+    measured: list[int] = []
+    measure = first_order.FirstOrder.measure
+
+    def watched(self: Any, ready: Any, example: Any, budget: Any) -> Any:
+        if len(measured) == 2:
+            raise RuntimeError("the power is gone")
+        measured.append(example.input_id)
+        return measure(self, ready, example, budget)
+
+    monkeypatch.setattr(first_order.FirstOrder, "measure", watched)
+    command = "cleverscore score zoo:mnist-mlp zoo:mnist --limit 3 --method first_order:FirstOrder --out run"
+    command += " --shard-seconds 1e-9"
+    with pytest.raises(RuntimeError, match="power"):
+        blocks.run_command(command)
+    measured.clear()
+    blocks.run_command(command)
+    assert measured == [2]  # the others were stored
+
+    monkeypatch.delattr(first_order, "FirstOrder")  # what is read needs no estimator
+    shown = blocks.run_command("cleverscore show run")
+    assert all(f"{value:.4g}" in shown for value in scores.values)
+    blocks.run_command("cleverscore export run --out rows.csv")
+    rows = list(csv.DictReader((tmp_path / "rows.csv").read_text().splitlines()))
+    heads = [float(row["score"]) for row in rows if row["target_kind"] == "untargeted"]
+    assert heads == scores.values.tolist() and {row["method"] for row in rows} == {"first-order"}
+    blocks.run_command("cleverscore report run --out report.html")
+    assert "method first-order" in (tmp_path / "report.html").read_text()
+    blocks.run_command("cleverscore export run --format card --out card.md")
+    assert "method first-order" in (tmp_path / "card.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [("no_such_module:Thing", "cannot be imported"), ("math:Thing", "cannot be imported"), ("math:pi", "not a cs.Est")],
+)
+def test_addresses_of_estimators_are_checked(address: str, words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        Settings(p=2.0, method=address)
+
+
+@pytest.mark.parametrize("method", ["slope", "second-order"])
+def test_every_built_in_method_can_be_stored(method: str, tmp_path: Path) -> None:
+    """Blocks of slopes and of curvatures give the same scores from a run as at once."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    classifier, images = cs.Classifier(model), torch.rand(2, 6)
+    config = StudyConfig("model", "data", method=method, blocks=12, block_size=8)
+    study = Study(config, classifier, images.numpy(), None, [0, 1])
+    with study.open_store(tmp_path) as store:
+        study.run(store, workers=1)
+        stored = stored_scores(store)
+    at_once = cs.clever(classifier, images, method=method, blocks=12, block_size=8, workers=1, progress=False)
+    one, other = ([score.row() | {"seconds": 0} for score in scores.rows] for scores in (stored, at_once))
+    assert repr(one) == repr(other)  # NaN is not equal to itself

@@ -14,6 +14,7 @@ from scipy import stats
 
 import cleverscore as cs
 from cleverscore.errors import InputError, SettingError
+from cleverscore.estimators.ascent.radial_profile import RadialProfile
 from cleverscore.reporting.findings import findings, without_misclassified
 from cleverscore.reporting.robust_accuracy import Line, RobustAccuracy, Share, parse_epsilons, robust_accuracy
 from cleverscore.runs.store import Store
@@ -78,7 +79,9 @@ def test_the_nearest_target_counts(one: Score) -> None:
 
 
 def test_sharp_is_the_estimate_where_a_run_has_several_methods(one: Score) -> None:
-    rows = heads(one, [1.0, 1.0], method="paper") + heads(one, [3.0, 3.0], method="sharp")
+    profile = RadialProfile(3.0, 2.9, 3.1, np.array([1.0]), (1.0,), 10, "ascended")
+    sharp = replace(one.rule, method="sharp")
+    rows = heads(one, [1.0, 1.0]) + heads(one, [3.0, 3.0], rule=sharp, fit=None, profile=profile)
     found = robust_accuracy(Made(rows, [0.5] * 4, [4.0] * 4))
     line = found.line("estimated")
     assert line is not None and line.source == "sharp" and line.distances.tolist() == [3.0, 3.0] and found.inputs == 2
@@ -118,7 +121,7 @@ def test_an_affine_classifier_has_one_curve(tmp_path: Path) -> None:
 
 
 def test_several_norms_need_a_name(one: Score) -> None:
-    rows = [one, replace(one, p=math.inf)]
+    rows = [one, replace(one, rule=replace(one.rule, p=math.inf))]
     with pytest.raises(InputError, match="several norms"):
         robust_accuracy(Scores((), tuple(rows)))
     assert robust_accuracy(Scores((), tuple(rows)), p=2.0).inputs == 1

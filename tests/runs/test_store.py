@@ -18,7 +18,7 @@ from cleverscore.runs.store import Store
 from cleverscore.runs.study import stored_scores
 from tests.cli.test_cli import ROOT, cleverscore
 from tests.runs.studies import run, study, table
-from tests.stored_runs import in_old_format, made_run
+from tests.stored_runs import made_run
 
 
 @pytest.fixture(scope="module")
@@ -98,18 +98,15 @@ def test_a_run_in_a_folder_that_cannot_be_written_is_read(whole: Path, tmp_path:
         folder.chmod(0o755)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_old_formats_are_read_and_upgraded(tmp_path: Path, version: int) -> None:
-    run = made_run(tmp_path / "run", inputs=4, pictures=False)
-    before = table(run)
-    in_old_format(run, version)
-    pd.testing.assert_frame_equal(table(run), before)
-    with sqlite3.connect(run / "run.sqlite") as old:
-        assert old.execute("PRAGMA user_version").fetchone() == (version,)  # reading changes nothing
-    Store.open(run, write=True).close()
-    with sqlite3.connect(run / "run.sqlite") as new:
-        assert new.execute("PRAGMA user_version").fetchone() == (3,)
-    pd.testing.assert_frame_equal(table(run), before)
+@pytest.mark.parametrize(("version", "words"), [(3, "an older cleverscore"), (99, "a newer cleverscore")])
+def test_other_formats_are_refused(tmp_path: Path, version: int, words: str) -> None:
+    run = made_run(tmp_path / "run", inputs=2, pictures=False)
+    with sqlite3.connect(run / "run.sqlite") as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
+    connection.close()
+    for write in (False, True):
+        with pytest.raises(StoreError, match=words):
+            Store.open(run, write=write)
 
 
 def test_a_truncated_file_is_refused(whole: Path, tmp_path: Path) -> None:

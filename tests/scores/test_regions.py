@@ -17,7 +17,6 @@ from cleverscore.models.input_box import Moves
 from cleverscore.models.margin_gradients import margin_gradient_norms
 from cleverscore.norms import dual_exponent
 from cleverscore.runs.store import Store
-from cleverscore.scores.slope import slope_scores
 from tests.cli.test_cli import cleverscore
 
 NORMS = [1.0, 2.0, math.inf]
@@ -210,8 +209,8 @@ def test_slopes_are_between_valid_points() -> None:
     )
     x = torch.full((1, 2), 0.5, dtype=torch.float64)
     few = {"p": 2, "radius": 2.0, "blocks": 12, "block_size": 32}
-    assert slope_scores(steep, x, **few)[0].lipschitz > 3.0
-    assert slope_scores(steep, x, region="box", **few)[0].lipschitz <= math.sqrt(2.0) * (1 + 1e-9)
+    assert cs.clever(steep, x, method="slope", **few)[0].lipschitz > 3.0
+    assert cs.clever(steep, x, method="slope", region="box", **few)[0].lipschitz <= math.sqrt(2.0) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +220,7 @@ def test_slopes_are_between_valid_points() -> None:
         lambda c, x, **o: cs.clever(c, x, method="released-code", progress=False, **o),
         lambda c, x, **o: cs.decide(c, x, at_least=0.1, **o),
         lambda c, x, **o: cs.second_order_clever(c, x, **o),
-        lambda c, x, **o: slope_scores(c, x, **o),
+        lambda c, x, **o: cs.clever(c, x, method="slope", **o),
         lambda c, x, **o: cs.certify(c, x, p="inf", **o),
         lambda c, x, **o: cs.bracket(c, x, cs.clever(c, x, blocks=2, block_size=2, progress=False), attacks=[], **o),
     ],

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 
 from cleverscore.attacks.attack import AttackFunction
-from cleverscore.brackets.masking import SLACK, Sign, above_attack, masking_signs
+from cleverscore.brackets.agreement import above_attack, below_certificate, share_above_attack, share_certified
+from cleverscore.brackets.masking import Sign, masking_signs, sign_above_attack
 from cleverscore.brackets.methods_table import methods_text
 from cleverscore.brackets.records import AttackRecord, CertificateRecord
 from cleverscore.brackets.run_bounds import aim, bracketed, checked_attacks, images_by_id, run_attacks, run_certificates
@@ -74,13 +75,13 @@ class Bracket:
     @property
     def violated(self) -> npt.NDArray[np.bool_]:
         """Whether the score lies above the best attack."""
-        return np.asarray(self.score > self.upper * (1.0 + SLACK))
+        return above_attack(self.score, self.upper)
 
     @property
     def loose(self) -> npt.NDArray[np.bool_]:
         """Whether the score lies below what is certified; a score that was cut at the radius does not count."""
         capped = np.array([row.capped for row in self.rows], dtype=bool)
-        return np.asarray((self.score < self.lower * (1.0 - SLACK)) & ~capped)
+        return below_certificate(self.score, self.lower, capped)
 
     @property
     def consistent(self) -> npt.NDArray[np.bool_]:
@@ -90,8 +91,7 @@ class Bracket:
     @property
     def violation_rate(self) -> float:
         """Share of attacked rows whose score lies above the best attack; NaN if no attack succeeded."""
-        attacked = np.isfinite(self.upper) & ~np.isnan(self.score)
-        return float(self.violated[attacked].mean()) if attacked.any() else math.nan
+        return share_above_attack(self.score, self.upper)
 
     @property
     def median_gap(self) -> float:
@@ -103,8 +103,7 @@ class Bracket:
     @property
     def certified_share(self) -> float:
         """Share of rows with a certified radius above 0; NaN if none was asked for."""
-        known = ~np.isnan(self.lower)
-        return float((self.lower[known] > 0.0).mean()) if known.any() else math.nan
+        return share_certified(self.lower)
 
     def of_norm(self, p: float) -> Bracket:
         """The rows of one norm."""
@@ -235,5 +234,5 @@ def signs_of(classifier: Classifier, images: Mapping[int, torch.Tensor], found: 
     signs = masking_signs(classifier, torch.stack([images[i] for i in few]), p=first.p, radius=first.radius, ids=few)
     for p in dict.fromkeys(row.p for row in found.rows):
         for part in (found.of_norm(p), *(other.of_norm(p) for other in found.others)):
-            signs += tuple(above_attack([row.input for row in part.rows], part.score, part.upper))
+            signs += tuple(sign_above_attack([row.input for row in part.rows], part.score, part.upper))
     return signs

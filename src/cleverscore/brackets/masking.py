@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from cleverscore.attacks.attack import Attacked
+from cleverscore.brackets.agreement import above_attack
 from cleverscore.brackets.gradient_probes import ProbeStats, behind_transform, look
 from cleverscore.errors import InputError
 from cleverscore.inputs.balls import LpBall
@@ -31,7 +32,6 @@ ZERO_SHARE = 0.1  # of the points, where the gradient has vanished
 # Relative error of the change that gradients promise, median over points; the shipped networks stay below 0.12.
 DISAGREEMENT = 0.5
 NORMS = {1.0: "l1", 2.0: "l2", math.inf: "linf"}
-SLACK = 1e-4  # an attack ends this close to the boundary, and a score may be exact
 
 _SENTENCES = {
     "quantised": (
@@ -121,15 +121,14 @@ def masking_signs(
     if scores is not None and attacked is not None:
         results = list(attacked) if isinstance(attacked, Sequence) else [attacked]
         upper = np.min([_distortions(result, classifier.inputs(images), ball.p) for result in results], axis=0)
-        signs += above_attack([score.input for score in scores], scores.values, upper)
+        signs += sign_above_attack([score.input for score in scores], scores.values, upper)
     return tuple(signs)
 
 
-def above_attack(inputs: Sequence[int], values: Array, upper: Array) -> list[Sign]:
-    """A sign if scores lie above the smallest distortion that an attack found; arrays (n,)."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        excess = np.where(values > 0.0, values / upper, 0.0)
-    above = {input_id: float(ratio) for input_id, ratio in zip(inputs, excess, strict=True) if ratio > 1.0 + SLACK}
+def sign_above_attack(inputs: Sequence[int], values: Array, upper: Array) -> list[Sign]:
+    """Scores that lie above the distance at which an attack succeeded, by how much; no sign if there are none."""
+    places = np.flatnonzero(above_attack(values, upper)).tolist()
+    above = {inputs[i]: float(values[i] / upper[i]) if upper[i] > 0.0 else math.inf for i in places}
     return [_sign("above_attack", above)] if above else []
 
 

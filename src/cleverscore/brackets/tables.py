@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cleverscore.norms import norm_name
-from cleverscore.scores.tables import interval_words, score_words
+from cleverscore.scores.tables import interval_heading, interval_words, score_words
 from cleverscore.scores.text_table import number, table
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def bracket_table(bracket: Bracket) -> str:
     """One line per bracketed row: proof, score, attack."""
     labelled = any(row.label is not None for row in bracket.rows)
     headers = ["input", *(["label"] if labelled else []), "predicted", "target", "norm", "margin"]
-    headers += ["certified", "score", "95% interval", "upper", "attack", "fit"]
+    headers += ["certified", "score", interval_heading(bracket.rows), "upper", "attack", "fit"]
     consistent = bracket.consistent
     lines = []
     for i, row in enumerate(bracket.rows):
@@ -34,7 +34,7 @@ def bracket_table(bracket: Bracket) -> str:
                 number(row.margin),
                 number(float(bracket.lower[i])),
                 score_words(row) + mark,
-                "-" if row.profile is not None else interval_words(row),
+                interval_words(row),
                 number(float(bracket.upper[i])),
                 bracket.attack[i] or "-",
                 row.outcome.value,

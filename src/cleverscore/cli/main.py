@@ -115,8 +115,8 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "methods",
     multiple=True,
     metavar="NAME",
-    help="paper, sharp (search for the largest falls of the margin), or released-code (the authors' program); "
-    "repeatable, for a column each.",
+    help="paper, sharp (search for the largest falls of the margin), released-code (the authors' program), slope, "
+    "second-order, or an estimator of your own as package.module:attribute; repeatable, for a column each.",
 )
 @click.option(
     "--tolerance",

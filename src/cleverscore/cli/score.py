@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 FEW_RIGHT = 0.5  # share of correct inputs below which a word is due
 UNUSUAL_INPUT = 20.0  # inputs without bounds are seldom larger: pixels from 0 to 255 are
-UNUSED_BY_SHARP = ("blocks", "block_size", "tolerance", "penalty")
 
 
 def run_score(
@@ -117,11 +116,17 @@ def _study(
     study = Study(config, classifier, images, labels, rows, class_names=class_names, recipe=recipe)
     for text in _doubts(study, source):
         note(f"warning: {text}")
-    if config.methods == ("sharp",):
-        unused = [f"--{name.replace('_', '-')}" for name in UNUSED_BY_SHARP if _was_given(name)]
-        if unused:
-            note(f"{', '.join(unused)} have no meaning for --method sharp, which draws no blocks: they are not used")
+    for names, unused in _unused_options(study).items():
+        note(f"{', '.join(unused)} have no meaning for --method {names}: they are not used")
     return study
+
+
+def _unused_options(study: Study) -> dict[str, list[str]]:
+    """Options on the command line that a method does not use, by its name; nothing where another method uses them."""
+    estimators = {settings.estimator.name: settings.estimator for settings in study.settings.values()}
+    common = set.intersection(*(set(estimator.unused) for estimator in estimators.values()))
+    given = [f"--{name.replace('_', '-')}" for name in sorted(common) if _was_given(name)]
+    return {" and ".join(estimators): given} if given else {}
 
 
 class Limit(click.ParamType[int | str]):
@@ -203,14 +208,15 @@ def _compute(
         note(f"resuming {store.folder}: {kept} of {in_all} scores are there already")
     costs = study.costs(missing, chunk_size=chunk_size, workers=threads)
     if costs:
-        most = "at most " if config.tolerance is not None or config.budget or "sharp" in config.methods else ""
+        early = any(settings.estimator.stops_early(settings) for settings in study.settings.values())
+        most = "at most " if early else ""
         limit = f"; the budget is {config.budget}" if config.budget else ""
         later = ", then attacks and certificates" if wanted else ""
         note(f"to do: {most}{total(list(costs.values()))}{later}{limit}")
     ask = f"\nfinishing the work that was begun (up to about {shard_seconds:g} s); Ctrl-C again stops at once"
     with stopping(lambda: note(ask)) as stop:
         try:
-            activity = next(iter(study.settings.values())).activity
+            activity = next(iter(study.settings.values())).estimator.activity
             with progress(study.points(missing), activity, lines=True) as on_points:
                 study.run(
                     store, executor=place, chunk_size=chunk_size, workers=threads, shard_seconds=shard_seconds,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
-from cleverscore.inputs.examples import Example
+
+if TYPE_CHECKING:
+    from cleverscore.inputs.examples import Example
 
 Array = npt.NDArray[np.float64]
 
@@ -19,7 +22,7 @@ class Measurements:
     """All that was measured for one input and one norm; scores are derived from it.
 
     maxima      one array of block maxima per target; under adaptive sampling they differ in length, and targets that
-                were only scouted have blocks of one point.
+                got a few points only have blocks of one point.
     stopped     per target, why no more blocks were drawn.
     profiles    per target, what a search across shells found; then there are no blocks.
     slopes      per target, the gradient norm at the input, where the maxima are of curvatures (second-order scores).
@@ -71,3 +74,12 @@ class Measurements:
             margins=example.margins, maxima=tuple(maxima), block_sizes=block_sizes, seconds=seconds, stopped=stopped,
             profiles=profiles, slopes=slopes, gradients=gradients,
         )  # fmt: skip
+
+    @classmethod
+    def of_profiles(
+        cls, example: Example, profiles: tuple[RadialProfile, ...], seconds: float, stopped: tuple[str, ...]
+    ) -> Measurements:
+        """What was measured for an example without blocks: one radial profile per target."""
+        nothing = tuple(np.empty(0) for _ in profiles)
+        cost = tuple(profile.gradients for profile in profiles)
+        return cls.of(example, nothing, (0,) * len(nothing), seconds, stopped, profiles=profiles, gradients=cost)

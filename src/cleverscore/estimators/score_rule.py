@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from cleverscore import tails
+from cleverscore.errors import StoreError
 from cleverscore.tails.weibull import ESTIMATOR
 
 Array = npt.NDArray[np.float64]
@@ -16,10 +20,12 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ScoreRule:
-    """How maxima become scores: the norm, the radius and the estimator.
+    """How measurements become scores: the method's name, the norm, the radius and the tail fit.
 
-    cap     whether the radius bounds the score, as Algorithm 1 says.
-    tail    a tail model of the user instead of the reverse Weibull law.
+    cap             whether the radius bounds the score, as Algorithm 1 says.
+    level           of intervals.
+    checkpoints     after how many blocks sampling could have stopped: intervals allow for all of them.
+    tail            a tail model of the user instead of the reverse Weibull law.
     """
 
     p: float
@@ -33,14 +39,36 @@ class ScoreRule:
     tail: tails.TailModel | None = None
 
     @property
-    def estimator(self) -> str:
+    def tail_fit(self) -> str:
         """The name under which fitted tails are kept: they are the same wherever it is."""
-        return f"{ESTIMATOR}, penalty {self.penalty:g}, level {self.level:g}, {self.checkpoints} looks"
+        law = ESTIMATOR if self.tail is None else f"tail model {_name_of(self.tail)}"
+        return f"{law}, penalty {self.penalty:g}, level {self.level:g}, {self.checkpoints} checkpoints"
 
     @property
     def limit(self) -> float:
         """The largest score there can be."""
         return self.radius if self.cap else math.inf
+
+    def stored(self) -> dict[str, Any]:
+        """What a run keeps of it; of a tail model the name alone."""
+        return {**asdict(self), "tail": None if self.tail is None else _name_of(self.tail)}
+
+    @classmethod
+    def restored(cls, kept: Mapping[str, Any]) -> ScoreRule:
+        """The rule of a run. A tail model is not there to fit anything, but its fits are kept in the run."""
+        name = kept.get("tail")
+        return cls(**{**kept, "tail": None if name is None else partial(_not_there, name)})
+
+
+def _name_of(tail: tails.TailModel) -> str:
+    return str(tail.args[0] if isinstance(tail, partial) else getattr(tail, "__qualname__", type(tail).__qualname__))
+
+
+def _not_there(name: str, maxima: Array, level: float) -> NoReturn:
+    raise StoreError(
+        f"some scores of this run still have to be fitted by its own tail model {name!r}, which is not here; resume "
+        "the run in the program that has it"
+    )
 
 
 def capped_ratio(margins: Array | float, constants: Array | float, limit: float) -> Array:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -20,6 +18,7 @@ from cleverscore.loading.torch_files import load_checkpoint, load_export, load_t
 from cleverscore.loading.zoo import shipped
 from cleverscore.models.array_model import ArrayModel
 from cleverscore.models.classifier import Classifier
+from cleverscore.validation import import_module_of_user
 
 FORMS = (
     "zoo:NAME, package.module:factory[?weights=file.safetensors], a file (.onnx, .pt2, TorchScript) or a Hugging Face "
@@ -128,10 +127,8 @@ def _factory(module_name: str, rest: str, allow_pickle: bool, options: dict[str,
         del arguments["weights"]
     else:
         weights = None  # such as torchvision's weights=IMAGENET1K_V2: an argument of the factory
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # a module beside the user, as `python -m` would find it
     try:
-        module = importlib.import_module(module_name)
+        module = import_module_of_user(module_name)
     except ImportError as error:
         raise LoadError(f"module '{module_name}' of model '{name}' cannot be imported: {error}") from error
     factory = getattr(module, attribute, None)

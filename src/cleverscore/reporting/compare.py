@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from cleverscore import tails
 from cleverscore.errors import InputError
-from cleverscore.estimators.score_rule import capped_ratio
-from cleverscore.estimators.settings import METHODS
 from cleverscore.reporting.findings import Findings, NormFindings
 from cleverscore.reporting.robust_accuracy import KINDS, RobustAccuracy
 from cleverscore.runs.results import radii_text
@@ -217,7 +215,7 @@ def _pairing(
         if not any(math.isnan(head.counted) or (exclude and head.correct is False) for head in pair)
     ]
     scores = np.array([[head.counted for head in pair] for pair in used]).reshape(-1, 2)
-    noise = sum((_noise([pair[k] for pair in used], found) for k, found in enumerate((first, second))), np.zeros(1))
+    noise = sum((_noise([pair[k] for pair in used]) for k in (0, 1)), np.zeros(1))
     ids = [pair[0].input for pair in used]
     further = _further(one, other, ids)
     share = (1.0 - level) / (1 + len(further))
@@ -258,10 +256,9 @@ def _further(one: NormFindings, other: NormFindings, ids: Sequence[int]) -> dict
     }
 
 
-def _noise(heads: Sequence[Score], found: Findings) -> Array:
+def _noise(heads: Sequence[Score]) -> Array:
     """Variance of each score from sampling: a quarter of the squared difference of its two halves' scores."""
     noise = np.full(len(heads), math.nan)
-    rule = METHODS[found.norms[0].method]
     groups: dict[int, list[int]] = {}
     for place, head in enumerate(heads):
         half = len(head.maxima) // 2
@@ -269,10 +266,10 @@ def _noise(heads: Sequence[Score], found: Findings) -> Array:
             groups.setdefault(half, []).append(place)
     for half, places in groups.items():
         maxima = np.stack([[heads[i].maxima[:half], heads[i].maxima[half : 2 * half]] for i in places])
-        locations = tails.law(maxima, heads[places[0]].fit.penalty).location
-        margins = np.array([[heads[i].margin] for i in places])
-        limit = heads[places[0]].radius if rule.cap else math.inf
-        scores = capped_ratio(margins, locations, limit)
+        locations = tails.law(maxima, heads[places[0]].rule.penalty).location
+        scores = np.array(
+            [[heads[i].with_constant(float(end)) for end in ends] for i, ends in zip(places, locations, strict=True)]
+        )
         noise[places] = (scores[:, 0] - scores[:, 1]) ** 2 / 4.0
     return noise
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from cleverscore.errors import LoadError, MissingExtraError
-from cleverscore.norms import norm_name
 from cleverscore.reporting.stored import stored_table
 from cleverscore.runs.results import StudyConfig, stored_scores
 from cleverscore.runs.store import Store
@@ -49,21 +48,16 @@ def write(store: Store, form: str, out: Path | None) -> None:
 
 
 def _plain_csv(scores: Scores) -> str:
-    """What pandas would write, in a tenth of the time: most of what is left is the digits of a million numbers."""
-    names = {p: norm_name(p) for p in {score.p for score in scores.rows}}
-    lines = [",".join(COLUMNS)]
-    for s in scores.rows:
-        fit, lipschitz = s.fit, repr(s.lipschitz)
-        location = lipschitz if fit.location == s.lipschitz else repr(fit.location)
-        label, correct = ("", "") if s.label is None else (s.label, s.correct)
-        lines.append(
-            f"{s.input},{label},{s.predicted},{correct},{s.target},{s.target_kind},{s.method},{names[s.p]},{s.radius!r},"
-            f"{s.margin!r},{s.value!r},{s.low!r},{s.high!r},{s.upper!r},{s.capped},{lipschitz},{location},{fit.scale!r},"
-            f"{fit.shape!r},{fit.sample_max!r},{fit.penalty!r},{fit.drift!r},{s.ks_statistic!r},{s.ks_pvalue!r},"
-            f"{fit.ad_statistic!r},{fit.ad_pvalue!r},{fit.outcome.value},{fit.blocks},{s.block_size},{s.gradients},{s.seconds!r},{_quoted(s.stopped)}"
-        )
-    # A number that there is not is an empty cell; neighbours share a comma, so one pass sees only every second.
-    return "\n".join([*lines, ""]).replace(",nan,", ",,").replace(",nan,", ",,")
+    """What pandas would write, in a fraction of the time."""
+    lines = (",".join(map(_cell, score.cells())) for score in scores.rows)
+    return "\n".join([",".join(COLUMNS), *lines, ""])
+
+
+def _cell(value: Any) -> str:
+    """A value of a CSV file; None and NaN, which alone differs from itself, are empty cells."""
+    if value is None or value != value:
+        return ""
+    return f'"{value}"' if isinstance(value, str) and "," in value else str(value)
 
 
 def _json(meta: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> str:
@@ -83,12 +77,8 @@ def _finite(value: Any) -> Any:
 
 
 def _known(score: Score) -> dict[str, Any]:
-    """The columns of a row, None for a number that there is not: NaN alone differs from itself."""
+    """The columns of a row; NaN, which JSON has not, becomes None."""
     return {name: value if value == value else None for name, value in zip(COLUMNS, score.cells(), strict=True)}
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"' if "," in text else text
 
 
 def _put(content: bytes, out: Path | None) -> None:

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from cleverscore.brackets.agreement import above_attack, below_certificate, share_above_attack, share_certified
 from cleverscore.errors import InputError
+from cleverscore.estimators.estimator import Wording
+from cleverscore.estimators.score_rule import ScoreRule
 from cleverscore.estimators.stop_reason import BUDGET
 from cleverscore.inputs.targets import takes_smallest
-from cleverscore.norms import norm_name, parse_norm
-from cleverscore.reporting.robust_accuracy import PREFERRED, RobustAccuracy, Share, robust_accuracy
-from cleverscore.runs.results import radii_text, rules_of, stored_bracket, stored_scores, what_is_missing
+from cleverscore.norms import norm_name
+from cleverscore.reporting.robust_accuracy import RobustAccuracy, Share, main_method, robust_accuracy
+from cleverscore.runs.results import radii_text, rules_of, stored_bracket, stored_scores, what_is_missing, wordings_of
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import StudyConfig
 from cleverscore.runs.thumbnails import Picture
@@ -26,8 +29,6 @@ if TYPE_CHECKING:
     from cleverscore.brackets.bracket import Bracket
 
 Array = npt.NDArray[np.float64]
-
-SLACK = 1e-4  # relative: an attack ends just beyond the boundary, and a score may be exact
 
 
 @dataclass(frozen=True)
@@ -134,25 +135,23 @@ class NormFindings:
     @property
     def above_attack(self) -> npt.NDArray[np.bool_]:
         """Inputs whose score lies above the best attack."""
-        return np.asarray(self.column("value") > self.upper * (1.0 + SLACK))
+        return above_attack(self.column("value"), self.upper)
 
     @property
     def below_certificate(self) -> npt.NDArray[np.bool_]:
         """Inputs whose score lies below what is certified, not cut at the radius."""
         capped = np.array([head is not None and head.capped for head in self.heads], dtype=bool)
-        return np.asarray((self.column("value") < self.certified * (1.0 - SLACK)) & ~capped)
+        return below_certificate(self.column("value"), self.certified, capped)
 
     @property
     def violation_rate(self) -> float:
         """Share of attacked inputs whose score lies above the attack; NaN without attacks."""
-        attacked = np.isfinite(self.upper) & ~np.isnan(self.column("value"))
-        return float(self.above_attack[attacked].mean()) if attacked.any() else math.nan
+        return share_above_attack(self.column("value"), self.upper)
 
     @property
     def certified_share(self) -> float:
         """Share of inputs with a certified radius above 0; NaN without certificates."""
-        asked = ~np.isnan(self.certified)
-        return float((self.certified[asked] > 0.0).mean()) if asked.any() else math.nan
+        return share_certified(self.certified)
 
     def flags(self) -> dict[str, npt.NDArray[np.bool_]]:
         """What a reader should know about an input, by name."""
@@ -163,7 +162,7 @@ class NormFindings:
         return {
             "misclassified": marked(lambda head: head.correct is False),
             "capped": marked(lambda head: head.capped),
-            "open": marked(lambda head: head.low == 0.0 < head.value),
+            "open": marked(lambda head: head.open_below),
             "budget": marked(lambda head: head.stopped == BUDGET),
             "no_score": marked(lambda head: math.isnan(head.value)),
             "above_attack": self.above_attack,
@@ -187,6 +186,7 @@ class Findings:
     predicted: tuple[int, ...]
     norms: tuple[NormFindings, ...]
     pictures: Mapping[int, Picture]
+    wordings: Mapping[str, Wording]
     unfinished: str | None = None
     excluded: str = ""
 
@@ -201,33 +201,20 @@ class Findings:
         return Share.of(sum(right), len(right))
 
     @property
+    def wording(self) -> Wording:
+        """What is to be said of the method whose scores are shown first."""
+        return self.wordings[self.norms[0].method]
+
+    @property
     def radii(self) -> str:
         """The radius, or the radii by norm where they differ."""
         return radii_text({norm.name: norm.radius for norm in self.norms}) or "-"
-
-    @property
-    def penalty(self) -> float:
-        """The penalty of the tail fits; NaN where nothing was fitted."""
-        fitted = (head.fit.penalty for norm in self.norms for head in norm.known)
-        return next((penalty for penalty in fitted if not math.isnan(penalty)), math.nan)
-
-    @property
-    def penalty_words(self) -> str:
-        """The penalty in a sentence, with a comma behind it; nothing where nothing was fitted."""
-        return "" if math.isnan(self.penalty) else f"penalty {self.penalty:g}, "
 
     @property
     def class_names(self) -> list[str] | None:
         """Names of the classes, where the model or the data has them."""
         names = self.meta.get("class_names")
         return None if not names else [str(name) for name in names]
-
-    def class_name(self, number: int | None) -> str:
-        """A class in words."""
-        names = self.class_names
-        if number is None:
-            return "-"
-        return names[number] if names is not None and 0 <= number < len(names) else str(number)
 
 
 def findings(store: Store, *, maxima: bool = True) -> Findings:
@@ -242,8 +229,8 @@ def findings(store: Store, *, maxima: bool = True) -> Findings:
     first: dict[int, Score] = {}
     for head in scores:
         first.setdefault(head.input, head)
-    radii = {rule.p: rule.radius for rule in rules_of(store, config, config.methods[0]).values()}
-    norms = tuple(_norm(config, norm, radii[parse_norm(norm)], scores, bracket, places) for norm in config.norms)
+    rules = rules_of(store, config, config.methods[0]).values()
+    norms = tuple(_norm(rule, scores, bracket, places) for rule in rules)
     return Findings(
         config=config,
         meta=meta,
@@ -252,6 +239,7 @@ def findings(store: Store, *, maxima: bool = True) -> Findings:
         predicted=tuple(first[i].predicted for i in ids),
         norms=norms,
         pictures=store.pictures(),
+        wordings=wordings_of(store),
         unfinished=what_is_missing(store),
         excluded=_excluded(config, meta),
     )
@@ -262,20 +250,14 @@ def _excluded(config: StudyConfig, meta: Mapping[str, Any]) -> str:
     return "misclassified inputs were left out of the run" if config.skip_misclassified or meta.get("selection") else ""
 
 
-def _norm(
-    config: StudyConfig,
-    norm: str,
-    radius: float,
-    scores: Scores,
-    bracket: Bracket | None,
-    places: Mapping[int, int],
-) -> NormFindings:
-    p = parse_norm(norm)
+def _norm(rule: ScoreRule, scores: Scores, bracket: Bracket | None, places: Mapping[int, int]) -> NormFindings:
+    p = rule.p
     methods: dict[str, list[Score | None]] = {}
     for head in scores:
         if head.p == p:
             methods.setdefault(head.method, [None] * len(places))[places[head.input]] = head
-    method = PREFERRED if PREFERRED in methods else next(iter(methods), config.methods[0])
+    of_norm = [head for head in scores if head.p == p]
+    method = main_method(of_norm) if of_norm else rule.method
     heads = methods.get(method, [None] * len(places))
     targets: list[list[Score]] = [[] for _ in places]
     for row in scores.rows:
@@ -283,7 +265,7 @@ def _norm(
             targets[places[row.input]].append(row)
     upper, certified, attacks = _bounds(bracket, heads)
     return NormFindings(
-        p, radius, tuple(heads), upper, certified, attacks, tuple(map(tuple, targets)), method,
+        p, rule.radius, tuple(heads), upper, certified, attacks, tuple(map(tuple, targets)), method,
         {name: tuple(of) for name, of in methods.items()},
     )  # fmt: skip
 

@@ -39,8 +39,9 @@ def model_card(found: Findings) -> str:
             if 0 < len(norm.known) < FEWEST
         ),
         *([f"- This run is {found.unfinished}."] if found.unfinished else []),
-        f"- Method {' and '.join(config.methods)}, radius {found.radii}, {found.penalty_words}{config.work}, "
-        f"seed {config.seed}; cleverscore {cleverscore.__version__}.",
+        f"- Method {' and '.join(found.wordings)}, radius {found.radii}, "
+        f"{', '.join(words.work for words in found.wordings.values())}, seed {config.seed}; "
+        f"cleverscore {cleverscore.__version__}.",
         "- A score is an estimate of a lower bound on the smallest adversarial perturbation, not a certificate, and it "
         "cannot see through masked gradients.",
         "- Weng et al., Evaluating the Robustness of Neural Networks: An Extreme Value Theory Approach, ICLR 2018.",

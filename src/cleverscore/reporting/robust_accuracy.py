@@ -20,7 +20,6 @@ Array = npt.NDArray[np.float64]
 
 CERTIFIED, ESTIMATED, ATTACKED = KINDS = ("certified", "estimated", "attacked")
 ATTACKS, CERTIFICATES = "attacks", "certificates"
-PREFERRED = "sharp"  # of several methods in one run: the one that is nearer to the truth
 LEVEL = 0.95
 CURVE_POINTS = 121  # epsilons of a drawn curve between 0 and its largest distance
 
@@ -174,7 +173,7 @@ def robust_accuracy(found: Rows | Scores, *, p: float | None = None, method: str
 
     found   a bracket, scores (then there is one line), or the findings of one norm of a run.
     p       the norm, where there are several.
-    method  of the scores that are the estimated line; sharp where there are several methods, else the first.
+    method  of the scores that are the estimated line; where there are several, see `main_method`.
 
     >>> import torch, cleverscore as cs
     >>> classifier = cs.Classifier(torch.nn.Linear(4, 3), bounds=(-9.0, 9.0))
@@ -194,13 +193,19 @@ def robust_accuracy(found: Rows | Scores, *, p: float | None = None, method: str
     methods = list(dict.fromkeys(row.method for row in rows if row.p == chosen))
     if method is not None and method not in methods:
         raise InputError(f"there is no score of the method {method}; there are {', '.join(methods)}")
-    used = method or (PREFERRED if PREFERRED in methods else methods[0])
+    used = method or main_method([row for row in rows if row.p == chosen])
     places: dict[int, list[int]] = {}
     for place, row in enumerate(rows):
         if row.p == chosen and row.method == used:
             places.setdefault(row.input, []).append(place)
     return _lines(chosen, used, [[rows[k] for k in of] for of in places.values()],
                   [lower[of] for of in places.values()], [upper[of] for of in places.values()])  # fmt: skip
+
+
+def main_method(scores: Sequence[Score]) -> str:
+    """Of several methods, the first that searches, since its scores are nearer to the truth; else the first."""
+    searched = (score.method for score in scores if score.profile is not None)
+    return next(searched, scores[0].method)
 
 
 def _columns(found: Rows | Scores) -> tuple[list[Score], Array, Array]:

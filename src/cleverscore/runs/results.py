@@ -8,8 +8,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from cleverscore.estimators.estimator import Wording
 from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.score_rule import ScoreRule
 from cleverscore.inputs.radius import AUTO, resolved_radius
@@ -90,18 +91,6 @@ class StudyConfig:
         found = radii.get(norm_name(parse_norm(norm)), radii.get(""))
         return None if found is None else float(found)
 
-    @property
-    def work(self) -> str:
-        """What is drawn per target, in words."""
-        if self.methods == ("sharp",):
-            return "ascent"
-        drawn = f"{self.blocks} blocks of {self.block_size} points"
-        if self.tolerance is None and self.budget is None:
-            return drawn
-        ends = [] if self.tolerance is None else [f"tolerance {self.tolerance:g}"]
-        ends += [] if self.budget is None else [f"budget {self.budget}"]
-        return f"at most {drawn} ({', '.join(ends)})"
-
     def short_hash(self) -> str:
         """Eight characters that differ where any setting does."""
         settings = {name: value for name, value in asdict(self).items() if name != "penalty" or value is not None}
@@ -143,12 +132,22 @@ def resolved_radii(
 
 
 def rules_of(store: Store, config: StudyConfig, method: str | None = None) -> dict[str, ScoreRule]:
-    """How the measurements of each series become scores; old runs kept no rules and have them from their settings."""
-    kept = store.meta.get("rules", {})
+    """How the measurements of each series become scores."""
+    kept = store.meta["rules"]
+    return {series: ScoreRule.restored(kept[series]) for series in config.series(method)}
+
+
+def kept_of_estimators(settings: Mapping[str, Settings]) -> dict[str, Any]:
+    """What a run keeps of its estimators, so that it can be read where they are not: rules by series, words by name."""
     return {
-        series: ScoreRule(**kept[series]) if series in kept else config.settings(norm, each).rule
-        for series, (norm, each) in config.series(method).items()
+        "rules": {series: each.rule.stored() for series, each in settings.items()},
+        "wordings": {each.estimator.name: asdict(each.estimator.wording(each)) for each in settings.values()},
     }
+
+
+def wordings_of(store: Store) -> dict[str, Wording]:
+    """What is to be said of a run's estimators, by their names."""
+    return {name: Wording(**words) for name, words in store.meta["wordings"].items()}
 
 
 def describe_run(store: Store) -> str:
@@ -157,11 +156,12 @@ def describe_run(store: Store) -> str:
     norms = ", ".join(f"l{norm_name(parse_norm(norm))}" for norm in config.norms)
     rules = rules_of(store, config, config.methods[0])
     radii = radii_text({norm_name(rule.p): rule.radius for rule in rules.values()})
-    penalty = "" if config.methods == ("sharp",) else f"penalty {next(iter(rules.values())).penalty:g}, "
-    methods = f"method{'s' * (len(config.methods) > 1)} {' and '.join(config.methods)}"
+    wordings = wordings_of(store)
+    methods = f"method{'s' * (len(wordings) > 1)} {' and '.join(wordings)}"
+    work = ", ".join(words.work for words in wordings.values())
     return (
-        f"{config.model} on {config.data}: {norms}, {config.targets}, {methods}, radius {radii}, "
-        f"{penalty}{config.work}, seed {config.seed}"
+        f"{config.model} on {config.data}: {norms}, {config.targets}, {methods}, radius {radii}, {work}, "
+        f"seed {config.seed}"
     )
 
 
@@ -243,21 +243,21 @@ def no_collection() -> Iterator[None]:
 def fit_new(store: Store, config: StudyConfig) -> None:
     """Fit the tails of inputs that have none yet, or had fewer blocks, and keep them."""
     for name, rule in rules_of(store, config).items():
-        kept = store.tails(name, rule.estimator)
+        kept = store.tails(name, rule.tail_fit)
         new = [
             item.input_id for item in store.measurements(name, maxima=False) if not _fits(kept.get(item.input_id), item)
         ]
         for start in range(0, len(new), FITTED_TOGETHER):
             items = store.measurements(name, inputs=new[start : start + FITTED_TOGETHER])
             found = dict(zip((item.input_id for item in items), fit_tails(items, rule), strict=True))
-            store.append_tails(name, rule.estimator, found)
+            store.append_tails(name, rule.tail_fit, found)
 
 
 def _tails(
     store: Store, norm: str, rule: ScoreRule, measurements: Sequence[Measurements], maxima: bool
 ) -> list[Sequence[Tail]]:
     """The tails of the evidence: kept ones, and new fits where there are none."""
-    kept = store.tails(norm, rule.estimator)
+    kept = store.tails(norm, rule.tail_fit)
     new = [item for item in measurements if not _fits(kept.get(item.input_id), item)]
     if new and not maxima:
         new = store.measurements(norm, inputs=[item.input_id for item in new])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +19,7 @@ from cleverscore.tails import FitOutcome, TailFit
 
 Array = npt.NDArray[np.float64]
 
-# 1 had no bounds, 2 no checksums and no parts; such runs are read from a copy in memory, and upgraded when written to.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 # The checksum in `crc` is that of the columns before it; block maxima have their own, so that a table of scores need
 # not read them. A target of -1 stands for any other class.
 ANY_CLASS = -1
@@ -32,7 +30,7 @@ TABLES = {
     # Some blocks of an input, or all that there is of it, for all its targets.
     "parts": (
         "input INTEGER NOT NULL, norm TEXT NOT NULL, first_block INTEGER NOT NULL, whole INTEGER NOT NULL, "
-        "facts TEXT NOT NULL, crc INTEGER, maxima BLOB NOT NULL, blob_crc INTEGER, "
+        "metadata TEXT NOT NULL, crc INTEGER, maxima BLOB NOT NULL, blob_crc INTEGER, "
         "PRIMARY KEY (input, norm, first_block)"
     ),
     "attacks": (
@@ -62,7 +60,7 @@ BOUNDS = {
 }
 COLUMNS = {
     "meta": "key, value",
-    "parts": "input, norm, first_block, whole, facts",
+    "parts": "input, norm, first_block, whole, metadata",
     "pictures": "input, height, width, channels, pixels",
     "tails": "input, norm, estimator, fits",
     **BOUNDS,
@@ -82,32 +80,6 @@ class StoredBlocks:
 OUTCOMES = {outcome.value: outcome for outcome in FitOutcome}
 
 
-def upgrade(connection: sqlite3.Connection, version: int) -> None:
-    """Bring an older run to the present format: rows per target become parts, tables get their checksums."""
-    there = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    for name, columns in TABLES.items():
-        if name not in there:
-            connection.execute(f"CREATE TABLE {name} ({columns})")
-        elif name != "shards":
-            connection.execute(f"ALTER TABLE {name} ADD COLUMN crc INTEGER")
-    inputs: dict[tuple[int, str], list[tuple[Any, ...]]] = {}
-    for row in connection.execute("SELECT * FROM maxima ORDER BY input, norm, rank"):
-        inputs.setdefault((row[0], row[1]), []).append(row)
-    for (input_id, norm), rows in inputs.items():
-        targets = tuple(row[2] for row in rows)
-        measurements = Measurements(
-            input_id=input_id, label=rows[0][5], predicted=rows[0][6], targets=targets,
-            margins=tuple(row[7] for row in rows), maxima=tuple(_floats(row[9]) for row in rows),
-            block_sizes=tuple(row[8] for row in rows), seconds=rows[0][10], stopped=tuple(row[11] for row in rows),
-        )  # fmt: skip
-        connection.execute(
-            "INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", part_row(StoredBlocks(norm, measurements))
-        )
-    for name in ("maxima", "profiles"):
-        connection.execute(f"DROP TABLE IF EXISTS {name}")
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
 def crc(row: Sequence[Any]) -> int:
     """The checksum of a row."""
     return zlib.crc32(repr(tuple(row)).encode())
@@ -121,7 +93,7 @@ def with_crc(row: tuple[Any, ...]) -> tuple[Any, ...]:
 def part_row(part: StoredBlocks) -> tuple[Any, ...]:
     """A part as a row of its table."""
     item = part.measurements
-    facts: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "label": item.label,
         "predicted": item.predicted,
         "targets": item.targets,
@@ -132,40 +104,43 @@ def part_row(part: StoredBlocks) -> tuple[Any, ...]:
         "stopped": item.stopped,
     }
     if item.gradients != item.points:
-        facts["gradients"] = item.gradients
+        metadata["gradients"] = item.gradients
+    if item.slopes:
+        metadata["slopes"] = item.slopes
     if item.profiles:
-        facts["profiles"] = [
+        metadata["profiles"] = [
             (p.distance, p.low, p.upper, p.falls.tolist(), p.edges, p.gradients, p.outcome) for p in item.profiles
         ]
     blob = np.concatenate([np.empty(0), *item.maxima]).astype("<f8").tobytes()
-    text = json.dumps(facts)
+    text = json.dumps(metadata)
     return *with_crc((item.input_id, part.norm, part.first, int(part.whole), text)), blob, zlib.crc32(blob)
 
 
 def evidence_of(input_id: int, text: str, blob: bytes | None) -> Measurements:
     """The evidence in a row; without its blob the maxima stay on disk."""
-    facts = json.loads(text)
-    counts = tuple(facts["counts"])
+    metadata = json.loads(text)
+    counts = tuple(metadata["counts"])
     if blob is None:
         maxima: tuple[Array, ...] = (NOTHING,) * len(counts)
     else:
         maxima = tuple(np.split(_floats(blob), np.cumsum(counts)[:-1]))
     return Measurements(
         input_id=input_id,
-        label=facts["label"],
-        predicted=facts["predicted"],
-        targets=tuple(facts["targets"]),
-        margins=tuple(facts["margins"]),
+        label=metadata["label"],
+        predicted=metadata["predicted"],
+        targets=tuple(metadata["targets"]),
+        margins=tuple(metadata["margins"]),
         maxima=maxima,
-        block_sizes=tuple(facts["block_sizes"]),
-        seconds=facts["seconds"],
-        stopped=tuple(facts["stopped"]),
+        block_sizes=tuple(metadata["block_sizes"]),
+        seconds=metadata["seconds"],
+        stopped=tuple(metadata["stopped"]),
         profiles=tuple(
             RadialProfile(distance, low, upper, np.array(falls), tuple(edges), gradients, outcome)
-            for distance, low, upper, falls, edges, gradients, outcome in facts.get("profiles", ())
+            for distance, low, upper, falls, edges, gradients, outcome in metadata.get("profiles", ())
         ),
+        slopes=tuple(metadata.get("slopes", ())),
         counts=counts,
-        gradients=tuple(facts.get("gradients", ())),
+        gradients=tuple(metadata.get("gradients", ())),
     )
 
 

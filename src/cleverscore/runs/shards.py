@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from cleverscore.errors import SettingError
 from cleverscore.estimators.budget import Budget
+from cleverscore.estimators.estimator import Prepared
 from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.sampling.block_maxima import BlockMaxima, blocks_together
-from cleverscore.estimators.sampling.sampler import Sampler
 from cleverscore.estimators.settings import Settings
 from cleverscore.inputs.examples import Example
 from cleverscore.models.classifier import Classifier
@@ -100,12 +100,12 @@ class WorkerContext:
     shares: Mapping[str, Budget] = field(default_factory=dict)
     recipe: Recipe | None = None
     on_points: Callable[[int], None] | None = None
-    _ready: dict[str, Sampler] = field(default_factory=dict)
+    _ready: dict[str, Prepared] = field(default_factory=dict)
 
     def compute(self, shard: Shard) -> Finished:
         """Compute one shard here."""
         began = time.perf_counter()
-        ready = self.gatherer(shard.norm)
+        ready = self.prepared(shard.norm)
         device = ready.classifier.device
         examples = [replace(task.example, x=task.example.x.to(device)) for task in shard.tasks]
         if shard.tasks[0].blocks is None:
@@ -113,13 +113,13 @@ class WorkerContext:
             parts = [
                 StoredBlocks(shard.norm, item)
                 for example in examples
-                for _, item in ready.gather([example], shared_budget=self._account(shard.norm))
+                for _, item in ready.measure([example], budget=self._account(shard.norm), on_work=self.on_points)
             ]
         else:
             tasks = [(s, task.blocks) for s, task in zip(examples, shard.tasks, strict=True) if task.blocks is not None]
             parts = [
                 StoredBlocks(shard.norm, _some_blocks(examples[i], maxima), maxima.first, whole=False)
-                for i, maxima in ready.blocks(tasks)
+                for i, maxima in ready.blocks(tasks, on_work=self.on_points)
             ]
         return Finished(shard, tuple(parts), time.perf_counter() - began, f"process {os.getpid()}")
 
@@ -127,14 +127,14 @@ class WorkerContext:
         share = self.shares.get(norm)
         return None if share is None else Budget(gradients=share.gradients, seconds=share.seconds)
 
-    def gatherer(self, norm: str) -> Sampler:
-        """The classifier, ready for a norm."""
+    def prepared(self, norm: str) -> Prepared:
+        """The estimator with the classifier, ready for a norm."""
         if norm not in self._ready:
             assert self.classifier is not None  # `unpacked` loads it
-            self._ready[norm] = Sampler.make(
-                self.classifier, self.examples, self.settings[norm], chunk_size=self.chunk_sizes.get(norm),
-                workers=self.threads, on_points=self.on_points,
-            )  # fmt: skip
+            settings = self.settings[norm]
+            self._ready[norm] = settings.estimator.prepare(
+                self.classifier, self.examples, settings, chunk_size=self.chunk_sizes.get(norm), workers=self.threads
+            )
         return self._ready[norm]
 
     def packed(self, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
@@ -173,14 +173,14 @@ def _some_blocks(example: Example, maxima: BlockMaxima) -> Measurements:
 def plan(
     examples: Sequence[Example],
     settings: Mapping[str, Settings],
+    splits: Mapping[str, bool],
     covered: Mapping[tuple[int, str], Sequence[range]],
     *,
     chunk_sizes: Mapping[str, int],
     seconds_per_input: Mapping[str, float],
     shard_seconds: float = SHARD_SECONDS,
-    affine: bool = False,
 ) -> list[Shard]:
-    """Cut what is missing into shards of about `shard_seconds`.
+    """Cut what is missing into shards of about `shard_seconds`; `splits`: whether the blocks of a norm can be apart.
 
     The order gives useful results early: a first part of the blocks of every input, then the rest; all norms of an
     input side by side.
@@ -188,7 +188,7 @@ def plan(
     shards: list[tuple[tuple[int, int, int], Shard]] = []
     for place, (norm, rule) in enumerate(settings.items()):
         each = max(seconds_per_input[norm], 1e-9)
-        if rule.adaptive or rule.sharp or affine:
+        if not splits[norm]:
             missing = [example for example in examples if (example.input_id, norm) not in covered]
             together = _at_most(shard_seconds / (each * ADAPTIVE_SHARE), MOST_INPUTS)
             groups = [missing[i : i + together] for i in range(0, len(missing), together)]

@@ -41,7 +41,6 @@ from cleverscore.runs.schema import (
     numbers_of,
     part_row,
     tail_of,
-    upgrade,
     with_crc,
 )
 from cleverscore.runs.thumbnails import Picture
@@ -96,7 +95,7 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path | str, *, write: bool = False) -> Store:
-        """An existing run; to be written to, it is locked, checked and brought to the present format."""
+        """An existing run; to be written to, it is locked and checked."""
         folder = Path(folder)
         path = folder / FILE_NAME
         if not path.is_file():
@@ -108,16 +107,13 @@ class Store:
         try:
             connection = _writable(path) if write else _readable(path)
             version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-            if version > SCHEMA_VERSION:
+            if version != SCHEMA_VERSION:
+                age, way_out = ("a newer", "upgrade") if version > SCHEMA_VERSION else ("an older", "score again")
                 raise StoreError(
-                    f"{folder} was written by a newer cleverscore (format {version}, this one knows up to "
-                    f"{SCHEMA_VERSION}); upgrade to use it"
+                    f"{folder} was written by {age} cleverscore (format {version}, this one knows {SCHEMA_VERSION}); "
+                    f"{way_out} to use it"
                 )
             _check(connection, path, thorough=write)
-            if version < SCHEMA_VERSION:
-                connection = connection if write else _copied(connection)
-                with connection:
-                    upgrade(connection, version)
         except (sqlite3.Error, StoreError, ValueError) as error:
             if connection is not None:
                 connection.close()
@@ -257,8 +253,8 @@ class Store:
     def covered(self) -> dict[tuple[int, str], list[range]]:
         """Blocks that are stored, per input and norm; an input that is whole has blocks 0 to infinity."""
         found: dict[tuple[int, str], list[range]] = {}
-        for input_id, norm, first, whole, facts in self._rows("parts", "ORDER BY input, norm, first_block"):
-            blocks = range(EVERYTHING) if whole else range(first, first + max(json.loads(facts)["counts"]))
+        for input_id, norm, first, whole, metadata in self._rows("parts", "ORDER BY input, norm, first_block"):
+            blocks = range(EVERYTHING) if whole else range(first, first + max(json.loads(metadata)["counts"]))
             found.setdefault((input_id, norm), []).append(blocks)
         return found
 
@@ -357,13 +353,6 @@ def _writable(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS)
     connection.execute("PRAGMA journal_mode = WAL")
     return connection
-
-
-def _copied(connection: sqlite3.Connection) -> sqlite3.Connection:
-    memory = sqlite3.connect(":memory:")
-    connection.backup(memory)
-    connection.close()
-    return memory
 
 
 def _check(connection: sqlite3.Connection, path: Path, *, thorough: bool) -> None:

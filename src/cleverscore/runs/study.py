@@ -25,13 +25,12 @@ from cleverscore.inputs.examples import Example, prepare
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import box_of
 from cleverscore.models.optimize import CHECKED_INPUTS
-from cleverscore.models.structure import is_affine
 from cleverscore.runs.local_executor import InProcess
 from cleverscore.runs.lock import RunLock
 from cleverscore.runs.results import StudyConfig as StudyConfig
 from cleverscore.runs.results import describe_run as describe_run
 from cleverscore.runs.results import fit_new as fit_new
-from cleverscore.runs.results import parse_targets
+from cleverscore.runs.results import kept_of_estimators, parse_targets
 from cleverscore.runs.results import stored_scores as stored_scores
 from cleverscore.runs.shards import SHARD_SECONDS, Executor, Recipe, Shard, WorkerContext, plan
 from cleverscore.runs.signals import Stop
@@ -96,10 +95,15 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Missing:
-    """What a run lacks: the blocks that are there, and per norm the inputs with the share of each that is not."""
+    """What a run lacks: the blocks that are there, and per norm the inputs with the share of each that is not.
+
+    chunk_sizes     per norm, those of the run's first part: points that meet others in a matrix product get other last
+                    bits, so a run keeps to them.
+    """
 
     covered: dict[tuple[int, str], list[range]]
     parts: dict[str, list[tuple[Example, float]]]
+    chunk_sizes: dict[str, int]
 
 
 class Study:
@@ -120,6 +124,7 @@ class Study:
         recipe: Recipe | None = None,
     ) -> None:
         self.recipe = recipe
+        self._contexts: dict[Any, WorkerContext] = {}
         self.mended: list[str] = []  # what was damaged in the store when it was opened, and will be computed again
         self.config = config
         self.class_names = class_names
@@ -152,7 +157,7 @@ class Study:
                 "config": asdict(self.config), "used": self._used(), "versions": versions(), "command": command,
                 "class_names": None if self.class_names is None else list(self.class_names),
                 "inputs": len(self.examples),
-                "rules": {norm: asdict(rule.rule) for norm, rule in self.settings.items()},
+                **kept_of_estimators(self.settings),
             }  # fmt: skip
             return Store.create(folder, meta)
         store = Store.open(folder, write=True)
@@ -197,27 +202,27 @@ class Study:
                 for example in self.examples
             )
             parts[norm] = [(example, 1.0 - share) for example, share in there if share < 1.0]
-        return Missing(covered, parts)
+        return Missing(covered, parts, dict(store.meta.get("chunk_sizes") or {}))
 
     def points(self, missing: Missing) -> int:
         """How many points are still to be drawn."""
         dim = self.examples[0].x.numel()
         return sum(
-            round(sum(share for _, share in parts) * self.settings[norm].points(dim))
-            for norm, parts in missing.parts.items()
+            round(sum(share for _, share in parts) * self._max_work(norm, dim)) for norm, parts in missing.parts.items()
         )
+
+    def _max_work(self, norm: str, dim: int) -> int:
+        return self.settings[norm].estimator.max_work(self.settings[norm], dim)
 
     def costs(
         self, missing: Missing, *, chunk_size: int | None = None, workers: int | None = None
     ) -> dict[str, Estimate]:
         """What the missing part costs at most, per norm."""
         found = {}
+        context = self._context(missing, chunk_size, workers)
         for norm, parts in missing.parts.items():
             if parts:
-                examples = [example for example, _ in parts]
-                whole = estimate_for(
-                    self.classifier, examples, self.settings[norm], chunk_size=chunk_size, workers=workers
-                )
+                whole = estimate_for(context.prepared(norm), [example for example, _ in parts])
                 share = sum(share for _, share in parts) / len(parts)
                 found[norm] = replace(
                     whole, seconds=whole.seconds * share, gradients=round(whole.gradients * share),
@@ -244,7 +249,11 @@ class Study:
         if any(missing.parts.values()):
             ids = {example.input_id: example for parts in missing.parts.values() for example, _ in parts}
             store.append_pictures(self._pictures(store, ids))
-            bench = self._bench(store, executor, chunk_size, workers, on_points if inside else None)
+            bench = self._context(missing, chunk_size, workers)
+            bench.on_points = on_points if inside else None
+            bench.shares = self._budget_shares(executor)
+            if not missing.chunk_sizes:
+                store.remember("chunk_sizes", bench.chunk_sizes)
             costs = costs or self.costs(missing, chunk_size=chunk_size, workers=workers)
             # A short run is cut finer, so that it can be looked at and stopped on the way.
             whole = sum(cost.seconds for cost in costs.values())
@@ -252,9 +261,9 @@ class Study:
             # An estimate is for all threads together; a worker elsewhere has one.
             each = {norm: cost.seconds / cost.inputs * (1 if inside else cost.workers) for norm, cost in costs.items()}
             shards = plan(
-                self.examples, {norm: self.settings[norm] for norm in each}, missing.covered,
+                self.examples, {norm: self.settings[norm] for norm in each},
+                {norm: bench.prepared(norm).splits for norm in each}, missing.covered,
                 chunk_sizes=bench.chunk_sizes, seconds_per_input=each, shard_seconds=shard_seconds,
-                affine=is_affine(self.classifier),
             )  # fmt: skip
             fitted = time.monotonic()
             for done in executor.run(bench, _given_out(store, shards, stop)):
@@ -266,34 +275,30 @@ class Study:
                     fitted = time.monotonic()
         fit_new(store, self.config)
 
-    def _bench(
-        self,
-        store: Store,
-        executor: Executor,
-        chunk_size: int | None,
-        workers: int | None,
-        on_points: Callable[[int], None] | None,
-    ) -> WorkerContext:
-        threads = checked_workers(self.classifier.device, workers)
-        budget = Budget.parse(self.config.budget)
-        count = len(self.examples) * len(self.settings)
-        bench = WorkerContext(
-            self.classifier, self.settings, self.examples[:CHECKED_INPUTS],
-            # Points that meet others in a matrix product get other last bits: a run keeps to its first chunk sizes.
-            dict.fromkeys(self.settings, chunk_size) if chunk_size else dict(store.meta.get("chunk_sizes") or {}),
-            threads, recipe=self.recipe, on_points=on_points,
-        )  # fmt: skip
-        if self.config.budget is not None:
-            share = Budget(gradients=budget.gradients / count, seconds=budget.seconds * executor.slots / count)
-            bench.shares = dict.fromkeys(self.settings, share)
-        if not bench.chunk_sizes:
-            bench.chunk_sizes = {norm: bench.gatherer(norm).chunk_size for norm in self.settings}
-            store.remember("chunk_sizes", bench.chunk_sizes)
-        return bench
+    def _context(self, missing: Missing, chunk_size: int | None, workers: int | None) -> WorkerContext:
+        """What computes shards here, made once for the estimate of the cost and for the run."""
+        key = (chunk_size, workers, tuple(missing.chunk_sizes.items()))
+        if self._contexts.get(key) is None:
+            given = dict.fromkeys(self.settings, chunk_size) if chunk_size else missing.chunk_sizes
+            made = WorkerContext(
+                self.classifier, self.settings, self.examples[:CHECKED_INPUTS], given,
+                checked_workers(self.classifier.device, workers), recipe=self.recipe,
+            )  # fmt: skip
+            made.chunk_sizes = {norm: made.prepared(norm).chunk_size for norm in self.settings}
+            self._contexts = {key: made}
+        return self._contexts[key]
+
+    def _budget_shares(self, executor: Executor) -> dict[str, Budget]:
+        """Per norm, the budget of one input."""
+        if self.config.budget is None:
+            return {}
+        budget, count = Budget.parse(self.config.budget), len(self.examples) * len(self.settings)
+        share = Budget(gradients=budget.gradients / count, seconds=budget.seconds * executor.slots / count)
+        return dict.fromkeys(self.settings, share)
 
     def _points_of(self, shard: Shard) -> int:
         rule = self.settings[shard.norm]
-        whole = rule.points(self.examples[0].x.numel())
+        whole = self._max_work(shard.norm, self.examples[0].x.numel())
         return sum(whole if task.blocks is None else len(task.blocks) * rule.block_size for task in shard.tasks)
 
     def _pictures(self, store: Store, examples: dict[int, Example]) -> dict[int, Picture]:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cleverscore.estimators.sampling.chunk_size import footprint, resolved_chunk_size
-from cleverscore.estimators.sampling.sampler import gather
-from cleverscore.estimators.settings import Method, Settings
+from cleverscore.estimators.estimator import Prepared
+from cleverscore.estimators.sampling.chunk_size import footprint
+from cleverscore.estimators.settings import Settings
 from cleverscore.inputs.examples import Example, prepare
-from cleverscore.inputs.targets import TargetsLike
 from cleverscore.models.classifier import Classifier
-from cleverscore.models.structure import is_affine
-from cleverscore.threads import checked_workers
 
 PROBE_SECONDS = 1.0  # the probe grows until it takes this long
 PROBED_TARGETS = 4
@@ -63,32 +59,23 @@ def duration(seconds: float) -> str:
     return f"{int(seconds // 86400)} d {int(seconds % 86400 // 3600)} h"
 
 
-def estimate_for(
-    classifier: Classifier,
-    examples: Sequence[Example],
-    settings: Settings,
-    *,
-    chunk_size: int | None = None,
-    workers: int | None = None,
-) -> Estimate:
+def estimate_for(ready: Prepared, examples: Sequence[Example]) -> Estimate:
     """Cost of scoring all examples."""
-    workers = checked_workers(classifier.device, workers)
-    one = examples[0]
-    chunk_size = resolved_chunk_size(classifier, one.x, chunk_size, workers=workers)
+    one, per_target = examples[0], ready.estimator.per_target
     targets = sum(len(example.targets) for example in examples)
-    per_input = 2 if is_affine(classifier) else settings.points(one.x.numel())
-    if settings.sharp:  # climbs share no forward pass between targets, and are counted in gradients
+    per_input = ready.max_work(one.x.numel())
+    if per_target:  # no forward pass is shared between targets
         one = replace(one, targets=one.targets[:1], margins=one.margins[:1])
     # A point costs a forward pass, a target a backward pass; inputs differ in their number of targets.
-    cost = _seconds_per_point(classifier, one, settings, chunk_size, workers)
-    need = footprint(classifier, one.x)
+    cost = _seconds_per_point(ready, one, per_input)
+    need = footprint(ready.classifier, one.x)
     return Estimate(
         seconds=cost * per_input * targets / len(one.targets),
         gradients=per_input * targets,
-        points=per_input * (targets if settings.sharp else len(examples)),
-        memory=int(workers * chunk_size * need.total * (1 + BACKWARD_SHARE)),
-        chunk_size=chunk_size,
-        workers=workers,
+        points=per_input * (targets if per_target else len(examples)),
+        memory=int(ready.workers * ready.chunk_size * need.total * (1 + BACKWARD_SHARE)),
+        chunk_size=ready.chunk_size,
+        workers=ready.workers,
         inputs=len(examples),
     )
 
@@ -103,21 +90,13 @@ def total(parts: Sequence[Estimate]) -> Estimate:
     )
 
 
-def _seconds_per_point(
-    classifier: Classifier, example: Example, settings: Settings, chunk_size: int, workers: int
-) -> float:
+def _seconds_per_point(ready: Prepared, example: Example, most: int) -> float:
     """Time of a point with all its targets; for many targets it follows from one and a few."""
     count = len(example.targets)
     if count <= PROBED_TARGETS:
-        return _measured(classifier, example, settings, chunk_size, workers)
+        return _measured(ready, example, most)
     one, few = (
-        _measured(
-            classifier,
-            replace(example, targets=example.targets[:number], margins=example.margins[:number]),
-            settings,
-            chunk_size,
-            workers,
-        )
+        _measured(ready, replace(example, targets=example.targets[:number], margins=example.margins[:number]), most)
         for number in (1, PROBED_TARGETS)
     )
     # A backward pass costs about as much as the forward pass; half of that is below any noise.
@@ -125,50 +104,40 @@ def _seconds_per_point(
     return few + (count - PROBED_TARGETS) * each
 
 
-def _measured(classifier: Classifier, example: Example, settings: Settings, chunk_size: int, workers: int) -> float:
-    """Seconds per point, from fixed sampling of a growing number of points."""
-    size = min(settings.block_size, chunk_size)
-    blocks = math.ceil(workers * chunk_size / size)
-    # An ascent is charged in gradients too, so sampling tells its speed.
-    method: str | Method = "paper" if settings.sharp else settings.method
-    plain = replace(settings, method=method, block_size=size, tolerance=None, budget=None)
-    total = settings.points(example.x.numel())
+def _measured(ready: Prepared, example: Example, most: int) -> float:
+    """Seconds per point, from gradients at a growing number of points."""
+    points = min(ready.workers * ready.chunk_size, most)
     # The first points pay for threads, memory and kernels that later ones find ready.
-    cold = True
-    while True:
-        probe = replace(plain, blocks=blocks)
-        began = time.perf_counter()
-        flow = gather(classifier, [example], probe, chunk_size=chunk_size, workers=workers)
-        busy = sum(measurements.seconds for _, measurements in flow)
-        if busy >= PROBE_SECONDS:  # a large network: its check of faster forms is no part of the cost of a point
-            return busy / (blocks * size)
-        took = time.perf_counter() - began
-        if not cold and (took >= PROBE_SECONDS or blocks * size >= total):
-            return took / (blocks * size)
-        if not cold:
-            blocks = min(math.ceil(blocks * max(2.0, 1.2 * PROBE_SECONDS / took)), math.ceil(total / size))
-        cold = False
+    took = ready.probe(example, points)
+    while took < PROBE_SECONDS:
+        took = ready.probe(example, points)
+        if took >= PROBE_SECONDS or points >= most:
+            break
+        points = min(math.ceil(points * max(2.0, 1.2 * PROBE_SECONDS / took)), most)
+    return took / points
 
 
 def estimate(
     classifier: Classifier,
     images: Any,
     *,
-    p: float | str = 2.0,
-    targets: TargetsLike = "untargeted",
-    blocks: int = 500,
-    block_size: int = 1024,
-    method: str | Method = "paper",
+    labels: Sequence[int] | None = None,
+    ids: Sequence[int] | None = None,
     chunk_size: int | None = None,
     workers: int | None = None,
+    progress: bool | None = None,
+    **settings: Any,
 ) -> Estimate:
     """What `clever` with the same arguments will cost at most, from about a second of probing.
+
+    A tolerance and a budget end earlier than that; a progress bar is not shown.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Softplus(), torch.nn.Linear(4, 3))
     >>> estimate(Classifier(model), torch.rand(5, 8), blocks=10, block_size=100).gradients
     10000
     """
-    settings = Settings(p=p, targets=targets, blocks=blocks, block_size=block_size, method=method)  # type: ignore[arg-type]
-    examples = prepare(classifier, images, targets=targets)
-    return estimate_for(classifier, examples, settings, chunk_size=chunk_size, workers=workers)
+    asked = Settings(**{"p": 2.0, **settings})
+    examples = prepare(classifier, images, targets=asked.targets, labels=labels, ids=ids, seed=asked.seed)
+    ready = asked.estimator.prepare(classifier, examples, asked, chunk_size=chunk_size, workers=workers)
+    return estimate_for(ready, examples)

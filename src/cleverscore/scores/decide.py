@@ -9,8 +9,8 @@ from typing import Any
 
 from cleverscore.errors import InputError, SettingError
 from cleverscore.estimators.budget import Budget
-from cleverscore.estimators.sampling.sampler import gather
-from cleverscore.estimators.settings import Method, Settings
+from cleverscore.estimators.estimator import Estimator
+from cleverscore.estimators.settings import Settings
 from cleverscore.inputs.examples import prepare
 from cleverscore.inputs.targets import TargetsLike
 from cleverscore.models.classifier import Classifier
@@ -55,11 +55,15 @@ class Decision:
                 parts.append(f"input {score.input} has no score: {score.outcome.advice}")
                 continue
             parts.append(
-                f"input {score.input} has a score of {number(score.value)} ({interval_words(score)}) in the "
+                f"input {score.input} has a score of {number(score.value)}{_interval(score)} in the "
                 f"l{norm_name(score.p)} norm, below {self.at_least:g}; class "
                 f"{score.predicted} is nearest to class {score.target}"
             )
         return f"{'; '.join(parts)} ({cost})"
+
+
+def _interval(score: Score) -> str:
+    return "" if score.fit is None else f" ({interval_words(score)})"
 
 
 def decide(
@@ -73,7 +77,7 @@ def decide(
     blocks: int = 500,
     block_size: int = 1024,
     seed: int = 0,
-    method: str | Method = "paper",
+    method: str | Estimator = "paper",
     region: str = "ball",
     penalty: float | None = None,
     labels: Sequence[int] | None = None,
@@ -108,16 +112,15 @@ def decide(
         examples = [example for example in examples if example.label in (None, example.predicted)]
         if not examples:
             raise InputError("all inputs are misclassified, and misclassified inputs are excluded: nothing is left")
-    full = sum(len(example.targets) for example in examples) * blocks * block_size
+    work = settings.estimator.max_work(settings, examples[0].x.numel())
+    full = work * sum(len(example.targets) for example in examples)
     misclassified = tuple(s.input_id for s in examples if s.label not in (None, s.predicted))
     shared_budget = Budget()  # knows also what was spent on inputs that were not finished when another failed
     rows: list[Score] = []
     heads: list[Score] = []
     if not misclassified:
-        flow = gather(
-            classifier, examples, settings, chunk_size=chunk_size, workers=workers, shared_budget=shared_budget
-        )
-        for _position, item in flow:
+        ready = settings.estimator.prepare(classifier, examples, settings, chunk_size=chunk_size, workers=workers)
+        for _position, item in ready.measure(examples, budget=shared_budget):
             scores = score_from([item], settings.rule)
             rows += scores.rows
             heads += scores.heads

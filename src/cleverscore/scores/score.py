@@ -78,16 +78,19 @@ class Tail:
 class Score:
     """CLEVER of one input against one target class, or the smallest over its targets.
 
+    rule        how measurements became this score: the method, the norm, the radius, the level.
     value       min(margin / lipschitz, radius); NaN where a gradient was not finite.
     low, high   interval of `value` at the rule's level: statistical error of the end-point, no certificate. Where the
                 outcome says that the law is not to be relied on, `low` is 0 and `high` is margin / sample maximum.
     lipschitz   the constant used: the fitted end-point, or the sample maximum where nothing can be extrapolated.
-    fit         the tail fit, with its outcome and its advice.
+    outcome     how the tail fit or the search ended.
     maxima      the block maxima behind it.
+    fit         the tail fit; None where the method fits none.
+    profile     the radial profile of a method that searches; None where it fits a tail. Then `lipschitz` is the mean
+                slope, and `low` is what more search would leave of the score.
     upper       distance of the nearest other class that the method itself met; NaN where it looks for none, infinite
                 where it met none.
-    profile     with method="sharp", the radial profile instead: `fit` then holds the slope in the outermost shell as
-                `location`, `lipschitz` is the mean slope, and `low` is what more search would leave of the score.
+    slope       the gradient norm at the input, where the maxima are of curvatures (second-order scores); else None.
     """
 
     input: int
@@ -95,9 +98,7 @@ class Score:
     predicted: int
     target: int
     target_kind: str
-    method: str
-    p: float
-    radius: float
+    rule: ScoreRule
     margin: float
     value: float
     low: float
@@ -105,7 +106,8 @@ class Score:
     upper: float
     capped: bool
     lipschitz: float
-    fit: TailFit
+    outcome: FitOutcome
+    fit: TailFit | None
     ks_statistic: float
     ks_pvalue: float
     block_size: int
@@ -114,6 +116,34 @@ class Score:
     stopped: str
     maxima: Array = field(repr=False, compare=False)
     profile: RadialProfile | None = field(default=None, repr=False, compare=False)
+    slope: float | None = None
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return self.rule.method
+
+    @property
+    def p(self) -> float:
+        """The norm."""
+        return self.rule.p
+
+    @property
+    def radius(self) -> float:
+        """The radius of the ball."""
+        return self.rule.radius
+
+    @property
+    def open_below(self) -> bool:
+        """Whether the interval has no lower limit: the blocks show no upper end-point of the gradient norm."""
+        return self.fit is not None and self.low == 0.0 < self.value
+
+    def with_constant(self, constant: float) -> float:
+        """The score that another constant would give.
+
+        constant    an end-point of the maxima: a Lipschitz constant, or a curvature where there is a slope.
+        """
+        return _converted(self.margin, constant, self.slope, self.rule.limit)
 
     @property
     def correct(self) -> bool | None:
@@ -130,20 +160,20 @@ class Score:
         """Whether sampling ended because the target could not have the smallest score."""
         return is_lost(self.stopped)
 
-    @property
-    def outcome(self) -> FitOutcome:
-        """How the tail fit ended."""
-        return self.fit.outcome
-
     def cells(self) -> tuple[Any, ...]:
         """The values of a result row, in the order of its columns."""
-        fit = self.fit
+        fit, rule = self.fit, self.rule
+        law = (
+            (math.nan,) * 6
+            if fit is None
+            else (fit.location, fit.scale, fit.shape, fit.sample_max, fit.penalty, fit.drift)
+        )
+        tests = (math.nan, math.nan, 0) if fit is None else (fit.ad_statistic, fit.ad_pvalue, fit.blocks)
         return (
-            self.input, self.label, self.predicted, self.correct, self.target, self.target_kind, self.method,
-            norm_name(self.p), self.radius, self.margin, self.value, self.low, self.high, self.upper, self.capped,
-            self.lipschitz, fit.location, fit.scale, fit.shape, fit.sample_max, fit.penalty, fit.drift,
-            self.ks_statistic, self.ks_pvalue, fit.ad_statistic, fit.ad_pvalue, fit.outcome.value,
-            fit.blocks, self.block_size, self.gradients, self.seconds, self.stopped,
+            self.input, self.label, self.predicted, self.correct, self.target, self.target_kind, rule.method,
+            norm_name(rule.p), rule.radius, self.margin, self.value, self.low, self.high, self.upper, self.capped,
+            self.lipschitz, *law, self.ks_statistic, self.ks_pvalue, *tests[:2], self.outcome.value, tests[2],
+            self.block_size, self.gradients, self.seconds, self.stopped,
         )  # fmt: skip
 
     def row(self) -> dict[str, Any]:
@@ -186,7 +216,7 @@ def score_from(
     kind = "all" if takes_smallest(rule.target_kind) else rule.target_kind
     for item, found in zip(measurements, fit_tails(measurements, rule) if known is None else known, strict=True):
         scores = [
-            _sharp_score(item, t, rule, kind) if item.profiles else _score(item, t, rule, kind, found[t])
+            _profile_score(item, t, rule, kind) if item.profiles else _score(item, t, rule, kind, found[t])
             for t in range(len(item.targets))
         ]
         smallest = _smallest(scores)
@@ -201,18 +231,14 @@ def score_from(
 
 def _score(item: Measurements, t: int, rule: ScoreRule, kind: str, tail: Tail) -> Score:
     margin, fit = item.margins[t], tail.fit
-    limit = rule.limit
+    limit, slope = rule.limit, item.slopes[t] if item.slopes else None
     if fit.outcome is FitOutcome.NOT_FINITE:
         value = low = high = lipschitz = math.nan
     else:
         lipschitz = fit.location
-        if item.slopes:
-            constants = np.array((lipschitz, tail.end_high, tail.end_low))
-            value, low, high = capped_root(margin, item.slopes[t], constants, limit).tolist()
-        else:
-            value = _one_capped_ratio(margin, lipschitz, limit)
-            low = _one_capped_ratio(margin, tail.end_high, limit)
-            high = _one_capped_ratio(margin, tail.end_low, limit)
+        value = _converted(margin, lipschitz, slope, limit)
+        low = _converted(margin, tail.end_high, slope, limit)
+        high = _converted(margin, tail.end_low, slope, limit)
     return made(
         Score,
         input=item.input_id,
@@ -220,9 +246,7 @@ def _score(item: Measurements, t: int, rule: ScoreRule, kind: str, tail: Tail) -
         predicted=item.predicted,
         target=item.targets[t],
         target_kind=kind,
-        method=rule.method,
-        p=rule.p,
-        radius=rule.radius,
+        rule=rule,
         margin=margin,
         value=value,
         low=low,
@@ -230,6 +254,7 @@ def _score(item: Measurements, t: int, rule: ScoreRule, kind: str, tail: Tail) -
         upper=math.nan,
         capped=value >= limit,
         lipschitz=lipschitz,
+        outcome=fit.outcome,
         fit=fit,
         ks_statistic=tail.ks_statistic,
         ks_pvalue=tail.ks_pvalue,
@@ -239,6 +264,7 @@ def _score(item: Measurements, t: int, rule: ScoreRule, kind: str, tail: Tail) -
         stopped=item.stopped[t],
         maxima=item.maxima[t],
         profile=None,
+        slope=slope,
     )
 
 
@@ -257,53 +283,42 @@ def changed(head: Score, **fields: Any) -> Score:
     return made(Score, **{**head.__dict__, **fields})
 
 
-def _sharp_score(item: Measurements, t: int, rule: ScoreRule, kind: str) -> Score:
+def _profile_score(item: Measurements, t: int, rule: ScoreRule, kind: str) -> Score:
     """The radius at which the falls across shells add up to the margin."""
-    profile, margin = item.profiles[t], item.margins[t]
+    profile = item.profiles[t]
     outcome = FitOutcome(profile.outcome)
     known = outcome is not FitOutcome.NOT_FINITE
     value = profile.distance if known else math.nan
-    slopes = profile.slopes if known and len(profile.falls) else np.array([math.nan])
-    fit = TailFit(
-        location=float(slopes[-1]), scale=math.nan, shape=math.nan, log_likelihood=math.nan,
-        sample_max=float(slopes.max()), outcome=outcome, penalty=math.nan, blocks=0,
-    )  # fmt: skip
-    total = sum(other.gradients for other in item.profiles)
     return Score(
         input=item.input_id, label=item.label, predicted=item.predicted, target=item.targets[t],
-        target_kind=kind, method=rule.method, p=rule.p, radius=rule.radius, margin=margin, value=value,
-        low=profile.low if known else math.nan, high=value, upper=profile.upper, capped=value >= rule.limit,
-        lipschitz=profile.mean_slope if known else math.nan, fit=fit, ks_statistic=math.nan,
+        target_kind=kind, rule=rule, margin=item.margins[t], value=value, low=profile.low if known else math.nan,
+        high=value, upper=profile.upper, capped=value >= rule.limit,
+        lipschitz=profile.mean_slope if known else math.nan, outcome=outcome, fit=None, ks_statistic=math.nan,
         ks_pvalue=math.nan, block_size=0, gradients=profile.gradients,
-        seconds=item.seconds * profile.gradients / max(1, total), stopped=item.stopped[t], maxima=item.maxima[t],
-        profile=profile,
+        seconds=item.seconds * profile.gradients / max(1, sum(other.gradients for other in item.profiles)),
+        stopped=item.stopped[t], maxima=item.maxima[t], profile=profile,
     )  # fmt: skip
 
 
-def _one_capped_ratio(margin: float, constant: float, limit: float) -> float:
-    """`capped_ratio` of plain numbers: a large run has hundreds of thousands of them."""
+def _converted(margin: float, constant: float, slope: float | None, limit: float) -> float:
+    """The score of an end-point: margin / constant, or with a slope the root of second-order scores; at most `limit`.
+
+    >>> _converted(1.0, 4.0, None, 5.0), _converted(1.0, 4.0, 1.0, 5.0), _converted(1.0, -1.0, 1.0, 5.0)
+    (0.25, 0.5, 5.0)
+    """
     if margin <= 0.0:
         return 0.0
+    if slope is not None:
+        inside = slope * slope + 2.0 * margin * constant
+        if inside != inside:
+            return math.nan
+        # The textbook root loses all digits for small curvatures; this form has no difference in it.
+        below = slope + math.sqrt(max(inside, 0.0))
+        return min(2.0 * margin / below, limit) if inside >= 0.0 and below > 0.0 else limit
     if constant > 0.0:
         ratio = margin / constant
         return ratio if ratio < limit else limit
     return limit if constant == constant else math.nan  # NaN alone differs from itself
-
-
-def capped_root(margin: float, slope: float, curvatures: Array, limit: float) -> Array:
-    """The r up to `limit` where margin - slope r - curvature r^2 / 2 becomes 0; `limit` where it never does.
-
-    >>> capped_root(1.0, 1.0, np.array([4.0, 0.0, -1.0, np.inf]), 5.0)
-    array([0.5, 1. , 5. , 0. ])
-    """
-    if margin <= 0.0:
-        return np.zeros_like(curvatures)
-    inside = slope * slope + 2.0 * margin * curvatures
-    with np.errstate(divide="ignore"):
-        # The textbook root loses all digits for small curvatures; this form has no difference in it.
-        roots = np.where(inside >= 0.0, 2.0 * margin / (slope + np.sqrt(np.maximum(inside, 0.0))), np.inf)
-    scores: Array = np.where(np.isnan(inside), np.nan, np.minimum(roots, limit))
-    return scores
 
 
 def _smallest(scores: Sequence[Score]) -> Score:

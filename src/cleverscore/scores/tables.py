@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -44,7 +45,7 @@ def could_eliminate(rows: Sequence[Score]) -> bool:
 def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
     """One line per score: what was predicted, the class, the score and its interval, the fit; `stops`: what it took."""
     labelled = any(score.label is not None for score in heads)
-    sharp = all(score.profile is not None for score in heads)
+    fitted = any(score.fit is not None for score in heads)
     headers = [
         "input",
         *(["label"] if labelled else []),
@@ -53,18 +54,22 @@ def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
         "norm",
         "margin",
         "score",
-        *(["at least", "crossing", "gradients", "search"] if sharp else ["95% interval", "K-S p", "A-D p", "fit"]),
-        *(["gradients"] if stops and not sharp else []),
+        *(
+            [interval_heading(heads), "K-S p", "A-D p", "fit"]
+            if fitted
+            else ["at least", "crossing", "gradients", "search"]
+        ),
+        *(["gradients"] if stops and fitted else []),
         *(["stopped"] if stops else []),
     ]
     lines = []
     for score in heads:
         label = ["-" if score.label is None else f"{score.label}{'' if score.correct else ' *'}"] if labelled else []
-        if sharp:
-            found = [number(score.low), number(score.upper), f"{score.gradients:,}", score.outcome.value]
+        if fitted:
+            tests = [score.ks_pvalue, math.nan if score.fit is None else score.fit.ad_pvalue]
+            found = [interval_words(score), *(number(test, 2) for test in tests), score.outcome.value]
         else:
-            tests = [number(score.ks_pvalue, 2), number(score.fit.ad_pvalue, 2)]
-            found = [interval_words(score), *tests, score.outcome.value]
+            found = [number(score.low), number(score.upper), f"{score.gradients:,}", score.outcome.value]
         lines.append(
             [
                 str(score.input),
@@ -75,7 +80,7 @@ def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
                 number(score.margin),
                 score_words(score),
                 *found,
-                *([f"{score.gradients:,}"] if stops and not sharp else []),
+                *([f"{score.gradients:,}"] if stops and fitted else []),
                 *([score.stopped] if stops else []),
             ]
         )
@@ -87,13 +92,17 @@ def score_words(score: Score) -> str:
     return (">=" if score.capped else "") + ("~" if score.outcome in DOUBTFUL else "") + number(score.value)
 
 
+def interval_heading(scores: Sequence[Score]) -> str:
+    """What a column of intervals is called: "95% interval"."""
+    levels = sorted({100 * score.rule.level for score in scores})
+    return f"{' and '.join(f'{level:g}%' for level in levels)} interval"
+
+
 def interval_words(score: Score) -> str:
-    """The interval of a score; where it has no lower limit, what the score is at most."""
-    return f"at most {number(score.high)}" if _open(score) else f"{number(score.low)} .. {number(score.high)}"
-
-
-def _open(score: Score) -> bool:
-    return score.profile is None and score.low == 0.0 < score.value
+    """The interval of a score; where it has no lower limit, what the score is at most; "-" where nothing is fitted."""
+    if score.fit is None:
+        return "-"
+    return f"at most {number(score.high)}" if score.open_below else f"{number(score.low)} .. {number(score.high)}"
 
 
 def below_the_table(heads: Sequence[Score], rows: Sequence[Score]) -> list[str]:
@@ -147,9 +156,9 @@ def remarks(heads: Sequence[Score], *, could_eliminate: bool = False, fits: bool
     elif penalised:
         lines.append(
             f"~ ({len(penalised)}): the score rests on a fit that is not to be relied on, made with penalty "
-            f"{penalised[0].fit.penalty:g}; another penalty gives another score"
+            f"{penalised[0].rule.penalty:g}; another penalty gives another score"
         )
-    open_ended = sum(_open(score) for score in heads)
+    open_ended = sum(score.open_below for score in heads)
     if open_ended and fits:
         lines.append(
             f"at most ({open_ended}): for the target or one of its rivals the blocks show no upper end-point of the "

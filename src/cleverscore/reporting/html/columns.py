@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cleverscore import tails
-from cleverscore.estimators.score_rule import capped_ratio
-from cleverscore.estimators.settings import METHODS
 from cleverscore.reporting.findings import Findings, NormFindings
 from cleverscore.reporting.html.packing import pack, packed_size
 from cleverscore.runs.thumbnails import shrunk_picture
 from cleverscore.scores.score import Score
+from cleverscore.scores.tables import interval_heading
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -55,7 +54,7 @@ def packed(found: Findings, header: dict[str, Any], *, limit: int = LIMIT) -> st
     for place, norm in enumerate(found.norms):
         columns, facts = _columns(norm, outcomes, stopped, attacks)
         columns["quantiles"] = _quantiles(norm, quantiles)
-        columns["convergence"] = _convergence(norm, norm.method)
+        columns["convergence"] = _convergence(norm)
         columns["stability"] = _stability(norm)
         columns["targets"], columns["target_scores"], scale = _target_scores(norm, kept_targets)
         arrays |= {f"{place}.{name}": column for name, column in columns.items()}
@@ -69,6 +68,7 @@ def packed(found: Findings, header: dict[str, Any], *, limit: int = LIMIT) -> st
     header = {
         **header,
         "classes": found.class_names,
+        "interval": interval_heading([head for norm in found.norms for head in norm.known]),
         "norms": norms,
         "outcomes": [[outcome.value, outcome.advice, outcome.has_law] for outcome in outcomes],
         "stopped": stopped,
@@ -89,12 +89,13 @@ def _columns(
         return np.asarray(values, np.float32)
 
     def of_fit(name: str) -> npt.NDArray[np.float32]:
-        return numbers([math.nan if head is None else float(getattr(head.fit, name)) for head in norm.heads])
+        fits = (None if head is None else head.fit for head in norm.heads)
+        return numbers([math.nan if fit is None else float(getattr(fit, name)) for fit in fits])
 
     def interval(name: str) -> npt.NDArray[np.float32]:
-        # The page calls these a 95% interval, which the low end of a search is not.
-        searched = [getattr(head, "profile", None) is not None for head in norm.heads]
-        return numbers(np.where(searched, math.nan, norm.column(name)))
+        # The page calls these an interval at a level, which the low end of a search is not.
+        fitted = [head is not None and head.fit is not None for head in norm.heads]
+        return numbers(np.where(fitted, norm.column(name), math.nan))
 
     flags = norm.flags()
     bits = sum((marked.astype(np.int32) << bit for bit, marked in enumerate(flags.values())), np.int32(0))
@@ -122,9 +123,9 @@ def _columns(
         "certified": numbers(norm.certified),
         "attack": np.array([255 if name is None else attacks.index(name) for name in norm.attacks], np.uint8),
     }
-    profiles = [getattr(head, "profile", None) for head in norm.heads]
+    profiles = [None if head is None else head.profile for head in norm.heads]
     facts: dict[str, Any] = {"flags": list(flags), "block_size": max((h.block_size for h in norm.known), default=0)}
-    if any(profile is not None for profile in profiles):
+    if any(profiles):
         facts["profiles"] = [
             None if profile is None else [_short(profile.radii), _short(profile.slopes)] for profile in profiles
         ]
@@ -158,7 +159,7 @@ def prefixes(blocks: int) -> list[int]:
     return [FIRST_PREFIX << k for k in range(PREFIXES) if FIRST_PREFIX << k < blocks]
 
 
-def _convergence(norm: NormFindings, method: str) -> npt.NDArray[np.uint16]:
+def _convergence(norm: NormFindings) -> npt.NDArray[np.uint16]:
     """The score from the first 16, 32, ... blocks, as log2 of its ratio to the final one; 0 is none."""
     table = np.zeros((len(norm.heads), PREFIXES), np.uint16)
     groups: dict[int, list[tuple[int, Score]]] = defaultdict(list)
@@ -166,12 +167,10 @@ def _convergence(norm: NormFindings, method: str) -> npt.NDArray[np.uint16]:
         if head is not None and head.value > 0.0 and np.isfinite(head.maxima).all():
             for size in prefixes(len(head.maxima)):
                 groups[size].append((place, head))
-    rule = METHODS[method]
-    limit = norm.radius if rule.cap else math.inf
     for size, members in groups.items():
-        penalty = members[0][1].fit.penalty
-        fits = tails.law(np.stack([head.maxima[:size] for _, head in members]), penalty)
-        scores = capped_ratio(np.array([head.margin for _, head in members]), fits.location, limit)
+        penalty = members[0][1].rule.penalty
+        ends = tails.law(np.stack([head.maxima[:size] for _, head in members]), penalty).location.tolist()
+        scores = np.array([head.with_constant(end) for (_, head), end in zip(members, ends, strict=True)])
         column = prefixes(size + 1).index(size)
         table[[place for place, _ in members], column] = _codes(scores / np.array([head.value for _, head in members]))
     return table
@@ -195,7 +194,7 @@ def _stability(norm: NormFindings) -> npt.NDArray[np.uint16]:
     for members in groups.values():
         found = tails.stability(np.stack([head.maxima for _, head in members]))
         if len(found.merged) > 1:
-            largest = np.array([[head.fit.sample_max] for _, head in members])
+            largest = np.array([[head.maxima.max()] for _, head in members])
             places = [place for place, _ in members]
             table[places, : len(found.merged)] = _codes(found.location / largest)
     return table

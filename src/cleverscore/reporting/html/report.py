@@ -31,12 +31,6 @@ HOW_TO_READ = (
         "questions and cannot be compared with each other.",
     ),
     (
-        "Interval",
-        "The statistical error of the estimate from sampling, at 95%, widened for norms whose largest value is "
-        "approached slowly. It is not a guarantee that the true distance lies inside. At most a number: the samples "
-        "show no largest gradient, and only the largest one that was met bounds the score, from above.",
-    ),
-    (
         "Nearest class",
         "The class that the estimate says can be reached with the smallest change. The score is the smallest over all "
         "classes that were looked at.",
@@ -52,29 +46,7 @@ HOW_TO_READ = (
         "whose gradients vanish or lie gets a high score and is not robust. It says nothing "
         "beyond the radius of the ball.",
     ),
-    (
-        "Fit, K-S p and A-D p",
-        "The score rests on a reverse Weibull law fitted to the largest gradient norms of many blocks of samples. In "
-        "the Q-Q plot a good fit follows the line. K-S p is the paper's test, which nearly every fit passes; A-D p "
-        "knows that the law was fitted, and a fit that it rejects is marked. In the stability plot the end-point of a "
-        "law that is reached stays where it is when blocks are merged. The penalty, which is a number of the run, "
-        "keeps end-points finite: where the maxima show none, the score rests on it.",
-    ),
 )
-# What takes the place of intervals and fits where nothing is sampled.
-HOW_TO_READ_SEARCH = (
-    "Search",
-    "The score is the distance at which the largest falls of the margin across shells around the input, found by "
-    "search, add up to the margin. No law is fitted and there is no sampling error, hence no interval, no Q-Q plot and "
-    "no test of a fit. A search can miss the largest fall; then the score is too large. In a search that is not "
-    "settled the starts disagree.",
-)
-
-
-def _how_to_read(method: str) -> tuple[tuple[str, str], ...]:
-    if method != "sharp":
-        return HOW_TO_READ
-    return (*(part for part in HOW_TO_READ if part[0] not in ("Interval", "Fit, K-S p and A-D p")), HOW_TO_READ_SEARCH)
 
 
 def report_page(store: Store, *, live: str | None = None) -> str:
@@ -94,7 +66,7 @@ def report_page(store: Store, *, live: str | None = None) -> str:
         remarks=_remarks(remarks(found), found),
         how="".join(
             f"<div><h3>{escape(name)}</h3><p>{escape(words)}</p></div>"
-            for name, words in _how_to_read(found.norms[0].method)
+            for name, words in (*HOW_TO_READ, *found.wording.how_to_read)
         ),
         made=_made(found),
         footer=footer(),
@@ -166,7 +138,7 @@ def _remarks(notes: Iterable[Remark], found: Findings) -> str:
         )
         title = escape(f"{note.title} ({where})" if where else note.title)
         parts.append(f'<details class="remark"><summary>{title}</summary><p>{escape(note.text)}</p>{buttons}</details>')
-    well = "every search settled" if found.norms[0].method == "sharp" else "every fit ended well"
+    well = escape(found.wording.all_well)
     return "".join(parts) or f'<p class="note">Nothing stood out: {well} and no score was cut.</p>'
 
 
@@ -175,11 +147,6 @@ def _made(found: Findings) -> str:
     used = meta.get("used") or {}
     scores = [head for norm in found.norms for head in norm.known if takes_smallest(head.target_kind)]
     scores += [score for norm in found.norms for part in norm.targets for score in part]
-    sampling: list[tuple[str, Any]] = []
-    if any(len(head.maxima) for norm in found.norms for head in norm.known):  # a method that ascends draws none
-        tolerance = "none: all blocks for all targets" if config.tolerance is None else f"{config.tolerance:g}"
-        blocks = f"{config.blocks} of {config.block_size} points"
-        sampling = [("blocks", blocks), ("tolerance", tolerance), ("penalty of the fit", f"{found.penalty:g}")]
     rows: list[tuple[str, Any]] = [
         ("model", config.model),
         ("model fingerprint", config.model_fingerprint or "-"),
@@ -193,7 +160,7 @@ def _made(found: Findings) -> str:
         ("method", " and ".join(config.methods)),
         ("radius", found.radii),
         ("region", config.region),
-        *sampling,
+        *found.wording.settings,
         ("seed", config.seed),
         ("budget", config.budget or "none"),
         *((name, _plain(used[name])) for name in ("bounds", "mean", "std", "outputs") if name in used),

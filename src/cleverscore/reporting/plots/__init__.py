@@ -47,8 +47,10 @@ def tail(score: Score, axes: Axes | None = None) -> Axes:
     """
     if not isinstance(score, Score):
         raise InputError(f"tail() draws one Score, not a {type(score).__name__}; take one input's: scores[0]")
-    if score.profile is not None:
-        raise InputError("the sharp method fits no tail; draw the radial profile instead: cs.plots.profile(scores[0])")
+    if score.fit is None:
+        raise InputError(
+            f"method {score.method} fits no tail; draw the radial profile instead: cs.plots.profile(scores[0])"
+        )
     axes = _axes(axes)
     maxima = score.maxima[np.isfinite(score.maxima)]
     axes.hist(maxima, bins="auto", density=True, color=BLUE, alpha=0.45, label=f"{len(maxima)} block maxima")
@@ -75,7 +77,7 @@ def tail(score: Score, axes: Axes | None = None) -> Axes:
 
 
 def profile(score: Score, axes: Axes | None = None) -> Axes:
-    """The radial profile of a sharp score: the steepest fall of the margin found across each shell.
+    """The radial profile of a score that was searched for: the steepest fall of the margin found across each shell.
 
     The shaded area is the margin, and the score is where it is used up. A dotted line marks the nearest crossing that
     the search met.
@@ -84,7 +86,7 @@ def profile(score: Score, axes: Axes | None = None) -> Axes:
         raise InputError(f"profile() draws one Score, not a {type(score).__name__}; take one input's: scores[0]")
     if score.profile is None:
         raise InputError(
-            "only scores with method='sharp' have a radial profile; draw the tail: cs.plots.tail(scores[0])"
+            f"scores with method {score.method} have no radial profile; draw the tail: cs.plots.tail(scores[0])"
         )
     axes = _axes(axes)
     found = score.profile

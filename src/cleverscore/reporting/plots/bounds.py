@@ -11,6 +11,7 @@ import numpy.typing as npt
 from cleverscore.errors import InputError
 from cleverscore.reporting.plots.canvas import BLUE, GREEN, GREY, ORANGE, new_axes, tex
 from cleverscore.scores.score import Score
+from cleverscore.scores.tables import interval_heading
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +56,7 @@ def brackets(bracket: Bracketed, axes: Axes | None = None) -> Axes:
     if (~np.isnan(lower)).any():
         axes.bar(places, np.nan_to_num(lower), color=GREEN, alpha=0.55, width=0.7, label="certified")
     axes.vlines(places, low, high, color=BLUE, alpha=0.6, linewidth=2.2)
-    axes.plot(places, scores, "o", color=BLUE, markersize=4.5, label="score, 95% interval")
+    axes.plot(places, scores, "o", color=BLUE, markersize=4.5, label=f"score, {interval_heading(rows)}")
     found = np.isfinite(upper)
     if found.any():
         axes.plot(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,8 +9,6 @@ from scipy import stats
 
 from cleverscore import tails
 from cleverscore.errors import InputError
-from cleverscore.estimators.score_rule import capped_ratio
-from cleverscore.estimators.settings import METHODS
 from cleverscore.reporting.plots.canvas import (
     BLUE,
     GREY,
@@ -34,8 +31,8 @@ def quantiles(score: Score, axes: Axes | None = None) -> Axes:
     """Q-Q plot: ordered block maxima against the fitted law at (i - 1/2) / n; a good fit is straight."""
     score = checked_score(score, "quantiles")
     fit = score.fit
-    if not fit.outcome.has_law:
-        raise InputError(f"input {score.input} has no fitted law to compare with: {fit.outcome.advice}")
+    if fit is None or not fit.outcome.has_law:
+        raise InputError(f"input {score.input} has no fitted law to compare with: {score.outcome.advice}")
     axes = new_axes(axes)
     observed = np.sort(score.maxima)
     shares = (np.arange(len(observed)) + 0.5) / len(observed)
@@ -61,20 +58,19 @@ def convergence(score: Score, axes: Axes | None = None) -> Axes:
         raise InputError(f"input {score.input} has {count} blocks; convergence needs at least {FIRST_BLOCKS}")
     axes = new_axes(axes)
     sizes = [size for k in range(32) if (size := FIRST_BLOCKS << k) < count] + [count]
-    if score.method not in METHODS:
+    fit, rule = score.fit, score.rule
+    if fit is None or rule.tail is not None:
         raise InputError(
             f"convergence() fits parts of the maxima again, and does not know how {score.method!r} does it"
         )
-    rule = METHODS[score.method]
-    limit = score.radius if rule.cap else math.inf
     rows = []
     for size in sizes:
-        fits = tails.fit(score.maxima[None, :size], score.fit.penalty, block_size=score.block_size)
-        ends = tails.interval(score.maxima[None, :size], fits, block_size=score.block_size)
-        constants = np.array([fits.location[0], ends.high[0], ends.low[0]])
-        rows.append(capped_ratio(score.margin, constants, limit))
+        maxima = score.maxima[None, :size]
+        fits = tails.fit(maxima, fit.penalty, block_size=score.block_size)
+        ends = tails.interval(maxima, fits, level=rule.level, block_size=score.block_size)
+        rows.append([score.with_constant(float(end[0])) for end in (fits.location, ends.high, ends.low)])
     values, low, high = np.array(rows).T
-    axes.fill_between(sizes, low, high, color=BLUE, alpha=0.2, linewidth=0.0, label="95% interval")
+    axes.fill_between(sizes, low, high, color=BLUE, alpha=0.2, linewidth=0.0, label=f"{100 * rule.level:g}% interval")
     axes.plot(sizes, values, color=BLUE, marker="o", markersize=4, label="score")
     axes.axhline(values[-1], color=GREY, linewidth=0.8, linestyle=":")
     axes.set_xscale("log", base=2)
@@ -95,8 +91,8 @@ def stability(score: Score, axes: Axes | None = None) -> Axes:
     """
     score = checked_score(score, "stability")
     fit = score.fit
-    if not fit.outcome.has_law:
-        raise InputError(f"input {score.input} has no fitted law to follow: {fit.outcome.advice}")
+    if fit is None or not fit.outcome.has_law:
+        raise InputError(f"input {score.input} has no fitted law to follow: {score.outcome.advice}")
     found = tails.stability(score.maxima)
     if len(found.merged) == 1:
         raise InputError(f"input {score.input} has {len(score.maxima)} blocks; stability() needs at least 50 to merge")

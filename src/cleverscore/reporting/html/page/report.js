@@ -83,7 +83,7 @@ function startReport(doc, arrays) {
   }
 
   function headers() {
-    const names = [[null, "picture"], ["input", "input"], ["predicted", "predicted"], [null, "label"], ["target", "nearest class"], ["score", "score"], ["width", "95% interval"], [null, "0 to far"], [null, "to know"]];
+    const names = [[null, "picture"], ["input", "input"], ["predicted", "predicted"], [null, "label"], ["target", "nearest class"], ["score", "score"], ["width", doc.interval], [null, "0 to far"], [null, "to know"]];
     if (!doc.pictures) names.shift();
     if (!arrays.labels.some((l) => l >= 0)) names.splice(names.findIndex((n) => n[1] === "label"), 1);
     const form = $("filters").elements, line = make("tr", {});
@@ -129,7 +129,7 @@ function startReport(doc, arrays) {
       if (labelled) line.append(make("td", { "data-name": "label" }, className(r.label)));
       line.append(make("td", { "data-name": "nearest class" }, className(r.target)));
       line.append(make("td", { class: "number score", "data-name": "score" }, (r.capped ? "≥ " : "") + short(r.score)));
-      line.append(make("td", { class: "number", "data-name": "95% interval" }, intervalWords(r, 3)));
+      line.append(make("td", { class: "number", "data-name": doc.interval }, intervalWords(r, 3)));
       line.append(make("td", { class: "bracket" }, bracketBar(r, state.scale)));
       const marks = r.flags.filter((flag) => !(flag === "misclassified" && wrong)).map((flag) => make("span", { class: "mark" }, FLAG_WORDS[flag]));
       if (FIT_WORDS[r.outcome]) marks.push(make("span", { class: "mark", title: r.advice }, FIT_WORDS[r.outcome]));
@@ -191,7 +191,7 @@ function startReport(doc, arrays) {
 
   function open(i) {
     const r = row(i), dialog = $("detail"), words = `input ${r.id}, classified as ${className(r.predicted)}`;
-    const facts = [["score", (r.capped ? "≥ " : "") + short(r.score)], ["95% interval", intervalWords(r)], ["nearest class", className(r.target)], ["margin", short(r.margin)], ["largest gradient norm", short(r.location)], ["K-S p", short(r.ks, 2)], ["A-D p", short(r.ad, 2)], ["fit", r.outcome], ["blocks", r.blocks ? `${r.blocks}` : "–"]];
+    const facts = [["score", (r.capped ? "≥ " : "") + short(r.score)], [doc.interval, intervalWords(r)], ["nearest class", className(r.target)], ["margin", short(r.margin)], ["largest gradient norm", short(r.location)], ["K-S p", short(r.ks, 2)], ["A-D p", short(r.ad, 2)], ["fit", r.outcome], ["blocks", r.blocks ? `${r.blocks}` : "–"]];
     if (r.label >= 0) facts.splice(2, 0, ["label", className(r.label)]);
     if (!Number.isNaN(r.certified)) facts.push(["certified", short(r.certified)]);
     if (!Number.isNaN(r.upper)) facts.push(["attack", Number.isFinite(r.upper) ? `${short(r.upper)} (${r.attack})` : "none succeeded"]);
@@ -279,7 +279,7 @@ function startReport(doc, arrays) {
     });
     const key = (words, part) => make("span", { class: "key" }, part, words);
     const sample = (...parts) => draw("svg", { viewBox: "0 0 34 14", "aria-hidden": "true" }, ...parts);
-    const keys = [key("score with 95% interval", sample(draw("line", { x1: 3, x2: 31, y1: 7, y2: 7, stroke: "var(--score)", "stroke-width": 3, opacity: 0.55 }), draw("circle", { cx: 17, cy: 7, r: 5, fill: "var(--score)" })))];
+    const keys = [key(`score with ${doc.interval}`, sample(draw("line", { x1: 3, x2: 31, y1: 7, y2: 7, stroke: "var(--score)", "stroke-width": 3, opacity: 0.55 }), draw("circle", { cx: 17, cy: 7, r: 5, fill: "var(--score)" })))];
     if (doc.norms.some((n) => n.certified)) keys.unshift(key("certified", sample(draw("rect", { x: 3, y: 3, width: 28, height: 9, fill: "var(--lower)" }))));
     if (doc.norms.some((n) => n.attacked)) keys.push(key("best attack", sample(draw("path", { d: "M12 1L22 13M22 1L12 13", stroke: "var(--upper)", "stroke-width": 2.5 }))));
     $("legend").replaceChildren(...keys);

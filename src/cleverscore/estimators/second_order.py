@@ -12,28 +12,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from cleverscore.errors import ModelError, SettingError
+from cleverscore.estimators.budget import Budget
+from cleverscore.estimators.estimator import Order, Prepared
 from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.sampling.block_maxima import Request, sample
 from cleverscore.estimators.sampling.chunk_size import resolved_chunk_size
-from cleverscore.estimators.score_rule import ScoreRule
-from cleverscore.estimators.settings import Settings
+from cleverscore.estimators.sampling.method import Method
 from cleverscore.estimators.stop_reason import ALL_BLOCKS
 from cleverscore.inputs.balls import LpBall
-from cleverscore.inputs.examples import Example, prepare
-from cleverscore.inputs.targets import TargetsLike
+from cleverscore.inputs.examples import Example
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import Moves
 from cleverscore.models.margin_gradients import CUT_OFF, margin_gradient_norms
 from cleverscore.randomness import philox
-from cleverscore.scores.score import Scores, score_from
-from cleverscore.threads import checked_workers
 
-METHOD = "second-order"
+if TYPE_CHECKING:
+    from cleverscore.estimators.settings import Settings
+
 STEPS = 40  # Lanczos steps at most; smooth networks need 5 to 20
 # A Ritz value is off by at most residual^2 / gap: a residual of 0.1% of the spectrum is an error far below the fit's.
 RESIDUAL = 1e-3
@@ -45,66 +46,60 @@ SEGMENT = 16  # Hessians along a segment when smoothness is checked
 UNEXPLAINED = 0.5
 
 
-def second_order_clever(
-    classifier: Classifier,
-    images: Any,
-    *,
-    targets: TargetsLike = "untargeted",
-    radius: float = 5.0,
-    blocks: int = 50,
-    block_size: int = 32,
-    seed: int = 0,
-    region: str = "ball",
-    level: float = 0.95,
-    labels: Sequence[int] | None = None,
-    ids: Sequence[int] | None = None,
-    chunk_size: int | None = None,
-    workers: int | None = None,
-) -> Scores:
-    """Second-order CLEVER scores of a batch, p = 2: the root of margin - slope r - K r^2 / 2, at most `radius`.
+@dataclass(frozen=True)
+class SecondOrder(Method):
+    """Block maxima of curvatures, and the slope at the input.
 
-    A point costs 5 to 20 Hessian-vector products per target, so the defaults draw fewer than `clever` does. In the rows
-    `lipschitz` holds K, the end-point of the sampled curvatures, and `gradients` the number of points. A network with
-    breakpoints (ReLU, max pooling) is refused: its Hessian misses them. With region="box" points are clipped to the
-    classifier's bounds, and the slope counts only what a valid move descends along; curvatures count all directions.
-
-    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
-    >>> scores = second_order_clever(Classifier(model), torch.rand(2, 4), blocks=20, block_size=8)
-    >>> len(scores), scores[0].method
-    (2, 'second-order')
+    A point costs 5 to 20 Hessian-vector products per target. A network with breakpoints (ReLU, max pooling) is refused:
+    its Hessian misses them. With region="box" points are clipped to the classifier's bounds, and the slope counts only
+    what a valid move descends along; curvatures count all directions.
     """
-    settings = Settings(
-        p=2.0, targets=targets, radius=radius, blocks=blocks, block_size=block_size, seed=seed, region=region,
-        level=level,
-    )  # fmt: skip
-    workers = checked_workers(classifier.device, workers)
-    examples = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
-    _require_smooth(classifier, examples[0], settings.ball, seed)
-    if chunk_size is None:
-        chunk_size = max(1, resolved_chunk_size(classifier, examples[0].x, None, workers=workers) // GRAPHS)
-    chunk_size = resolved_chunk_size(classifier, examples[0].x, chunk_size, workers=workers)
-    requests = [
-        Request(s.x, s.input_id, s.predicted, s.targets, settings.ball, range(blocks), block_size, seed)
-        for s in examples
-    ]
-    found = dict(sample(classifier, requests, chunk_size=chunk_size, workers=workers, measure=largest_curvatures))
-    measurements = []
-    for position, example in enumerate(examples):
+
+    activity = "sampling curvatures"
+    unused = ("tolerance",)
+
+    def check(self, settings: Settings) -> None:
+        """Refuse other norms than l2."""
+        super().check(settings)
+        if settings.p != 2.0:
+            raise SettingError(f"p={settings.p:g}: curvatures are eigenvalues, which belong to p = 2")
+
+    def kind(self, classifier: Classifier, settings: Settings) -> type[Prepared]:
+        """The network itself, with smaller chunks."""
+        return _TwiceDifferentiable
+
+    def measure(self, ready: Prepared, example: Example, budget: Budget) -> Measurements:
+        """Draw all blocks of one example."""
+        settings, ball = ready.settings, self.ball_of(ready.settings)
+        request = Request(
+            example.x, example.input_id, example.predicted, example.targets, ball, range(settings.blocks),
+            settings.block_size, settings.seed,
+        )  # fmt: skip
+        ((_, maxima),) = sample(
+            ready.classifier, [request], chunk_size=ready.chunk_size, workers=ready.workers, measure=largest_curvatures
+        )
         began = time.perf_counter()
         slopes = margin_gradient_norms(
-            classifier, example.x[None], predicted=example.predicted, targets=example.targets, q=2.0,
-            moves=settings.ball.moves(example.x, classifier.bounds),
+            ready.classifier, example.x[None], predicted=example.predicted, targets=example.targets, q=2.0,
+            moves=ball.moves(example.x, ready.classifier.bounds),
         )  # fmt: skip
-        maxima = found[position]
         count = len(example.targets)
-        measurements.append(
-            Measurements.of(
-                example, maxima.values, (block_size,) * count, maxima.seconds + time.perf_counter() - began,
-                (ALL_BLOCKS,) * count, slopes=tuple(slopes[0].double().tolist()),
-            )
+        return Measurements.of(
+            example, maxima.values, (settings.block_size,) * count, maxima.seconds + time.perf_counter() - began,
+            (ALL_BLOCKS,) * count, slopes=tuple(slopes[0].double().tolist()),
         )  # fmt: skip
-    base = settings.rule
-    return score_from(measurements, ScoreRule(2.0, radius, METHOD, base.target_kind, base.penalty, level=level))
+
+
+class _TwiceDifferentiable(Prepared):
+    @classmethod
+    def make(cls, order: Order, examples: Sequence[Example]) -> Prepared:
+        """Refuse networks that are not smooth, and choose a chunk size for graphs of gradients."""
+        estimator, classifier, settings, chunk_size, workers = order
+        _require_smooth(classifier, examples[0], estimator.ball_of(settings), settings.seed)
+        if chunk_size is None:
+            chunk_size = max(1, resolved_chunk_size(classifier, examples[0].x, None, workers=workers) // GRAPHS)
+        chunk_size = resolved_chunk_size(classifier, examples[0].x, chunk_size, workers=workers)
+        return cls(estimator, classifier, settings, chunk_size, workers)
 
 
 def largest_curvatures(

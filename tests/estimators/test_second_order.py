@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import cleverscore as cs
+from cleverscore.estimators.second_order import largest_curvatures
 from cleverscore.loading.zoo import shipped
-from cleverscore.scores.second_order import largest_curvatures
 
 FEW = {"blocks": 12, "block_size": 8}
 

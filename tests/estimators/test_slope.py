@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import cleverscore as cs
+from cleverscore.estimators.slope import pair_slopes
 from cleverscore.inputs.balls import LpBall, tile_points
-from cleverscore.scores.slope import pair_slopes, slope_scores
 from tests.helpers import PlaneReLU, affine, affine_distance
 
 
@@ -25,7 +25,9 @@ def test_maxima_are_those_of_a_plain_loop(p: float) -> None:
     classifier = small_network()
     x = torch.rand(2, 5, dtype=torch.float64)
     size, blocks, seed = 2 * tile_points(5) + 7, 4, 11  # three tiles, the last one odd
-    scores = slope_scores(classifier, x, p=p, targets="all", radius=0.5, blocks=blocks, block_size=size, seed=seed)
+    scores = cs.clever(
+        classifier, x, p=p, targets="all", radius=0.5, blocks=blocks, block_size=size, seed=seed, method="slope"
+    )
     ball = LpBall(p, 0.5)
     for row in scores.rows:
         for block in range(blocks):
@@ -46,7 +48,7 @@ def test_maxima_are_those_of_a_plain_loop(p: float) -> None:
 
 
 def test_rows_say_that_they_are_slopes() -> None:
-    scores = slope_scores(small_network(), torch.rand(2, 5), p="inf", blocks=20, block_size=16, ids=[4, 9])
+    scores = cs.clever(small_network(), torch.rand(2, 5), p="inf", blocks=20, block_size=16, ids=[4, 9], method="slope")
     frame = scores.to_frame()
     assert set(frame["method"]) == {"slope"}
     assert set(frame["input"]) == {4, 9}
@@ -59,7 +61,7 @@ def test_affine_slopes_never_exceed_the_gradient(p: float) -> None:
     """|w . (x - y)| <= ||w||_q ||x - y||_p: the score is never below the exact distance, and CLEVER's is that."""
     classifier = affine(3, 4)
     x = torch.rand(3, 3, dtype=torch.float64)
-    slopes = slope_scores(classifier, x, p=p, targets="runner_up", radius=50.0, blocks=60, block_size=256)
+    slopes = cs.clever(classifier, x, p=p, targets="runner_up", radius=50.0, blocks=60, block_size=256, method="slope")
     for score in slopes:
         exact = affine_distance(classifier, x[score.input], score.predicted, score.target, p)
         assert score.maxima.max() <= score.margin / exact * (1 + 1e-6)
@@ -71,8 +73,8 @@ def test_affine_slopes_never_exceed_the_gradient(p: float) -> None:
 def test_in_one_dimension_an_affine_slope_is_exact() -> None:
     classifier = affine(1, 3)
     x = torch.rand(4, 1, dtype=torch.float64)
-    slopes = slope_scores(classifier, x, p=2, radius=50.0, blocks=20, block_size=8)
-    gradients = cs.clever(classifier, x, p=2, radius=50.0, blocks=20, block_size=8)
+    slopes = cs.clever(classifier, x, p=2, radius=50.0, blocks=20, block_size=8, method="slope")
+    gradients = cs.clever(classifier, x, p=2, radius=50.0, blocks=20, block_size=8, method="slope")
     # Points are float32 numbers: a short pair has few digits.
     np.testing.assert_allclose(slopes.values, gradients.values, rtol=1e-3)
 
@@ -81,7 +83,9 @@ def test_slopes_stay_below_the_largest_gradient_of_a_relu_network() -> None:
     plane = PlaneReLU()
     x0 = np.array([0.3, -0.2])
     values, _probabilities = plane.distribution(x0, 1.0, 2.0)
-    scores = slope_scores(plane.classifier, torch.tensor(x0)[None], p=2, radius=1.0, blocks=50, block_size=128)
+    scores = cs.clever(
+        plane.classifier, torch.tensor(x0)[None], p=2, radius=1.0, blocks=50, block_size=128, method="slope"
+    )
     assert scores[0].maxima.max() <= values[-1] * (1 + 1e-9)
     assert scores[0].maxima.min() > 0.0
 
@@ -89,16 +93,16 @@ def test_slopes_stay_below_the_largest_gradient_of_a_relu_network() -> None:
 @pytest.mark.parametrize("chunk_size", [1, 2, 7, 64, 5000])
 def test_chunk_size_and_workers_do_not_matter(chunk_size: int) -> None:
     classifier, x = small_network(), torch.rand(2, 5)
-    one = slope_scores(classifier, x, blocks=12, block_size=50, workers=1)
-    other = slope_scores(classifier, x, blocks=12, block_size=50, workers=2, chunk_size=chunk_size)
+    one = cs.clever(classifier, x, blocks=12, block_size=50, workers=1, method="slope")
+    other = cs.clever(classifier, x, blocks=12, block_size=50, workers=2, chunk_size=chunk_size, method="slope")
     for a, b in zip(one.rows, other.rows, strict=True):
         np.testing.assert_allclose(a.maxima, b.maxima, rtol=1e-12)
 
 
 def test_an_input_is_scored_alike_alone_and_in_company() -> None:
     classifier, x = small_network(), torch.rand(3, 5)
-    together = slope_scores(classifier, x, blocks=12, block_size=32)
-    alone = slope_scores(classifier, x[2:], blocks=12, block_size=32, ids=[2])
+    together = cs.clever(classifier, x, blocks=12, block_size=32, method="slope")
+    alone = cs.clever(classifier, x[2:], blocks=12, block_size=32, ids=[2], method="slope")
     np.testing.assert_allclose(together[2].maxima, alone[0].maxima, rtol=1e-12)
 
 
@@ -112,4 +116,4 @@ def test_a_pair_of_equal_points_has_no_slope() -> None:
 
 def test_one_point_is_no_pair() -> None:
     with pytest.raises(cs.CleverError, match="two points"):
-        slope_scores(small_network(), torch.rand(1, 5), block_size=1)
+        cs.clever(small_network(), torch.rand(1, 5), block_size=1, method="slope")

@@ -1,0 +1,39 @@
+"""Do proof, score and attack agree? The one place that says when a score lies above an attack or below a proof."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Marks = npt.NDArray[np.bool_]
+
+SLACK = 1e-4  # relative: an attack ends just beyond the boundary, and a score may be exact
+
+
+def above_attack(scores: Array, attacked: Array) -> Marks:
+    """Whether each score lies above the best attack; not where either is NaN.
+
+    >>> above_attack(np.array([1.1, 1.00001, 5.0]), np.array([1.0, 1.0, np.inf]))
+    array([ True, False, False])
+    """
+    return np.asarray(scores > attacked * (1.0 + SLACK))
+
+
+def below_certificate(scores: Array, certified: Array, capped: Marks) -> Marks:
+    """Whether each score lies below what is certified; a score that was cut at the radius does not count."""
+    return np.asarray((scores < certified * (1.0 - SLACK)) & ~capped)
+
+
+def share_above_attack(scores: Array, attacked: Array) -> float:
+    """Share of attacked scores that lie above the attack; NaN if no attack succeeded."""
+    known = np.isfinite(attacked) & ~np.isnan(scores)
+    return float(above_attack(scores, attacked)[known].mean()) if known.any() else math.nan
+
+
+def share_certified(certified: Array) -> float:
+    """Share of certified radii above 0; NaN if none was asked for."""
+    known = ~np.isnan(certified)
+    return float((certified[known] > 0.0).mean()) if known.any() else math.nan

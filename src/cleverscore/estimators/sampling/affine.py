@@ -1,0 +1,57 @@
+"""Affine classifiers: the gradient is the same everywhere, so two points tell all."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from cleverscore.estimators.budget import Budget
+from cleverscore.estimators.estimator import OnWork, Order, Prepared
+from cleverscore.estimators.measurements import Measurements
+from cleverscore.models.margin_gradients import margin_gradient_norms
+
+if TYPE_CHECKING:
+    from cleverscore.inputs.examples import Example
+
+
+class AffinePrepared(Prepared):
+    """Gradient norms of an affine classifier: the input and one more point tell them, and the larger norm counts.
+
+    In the box, margin / (masked norm) is a lower bound of the distance, not always the distance itself: a move may end
+    at a face before it is that long.
+    """
+
+    @classmethod
+    def make(cls, order: Order, examples: Sequence[Example]) -> AffinePrepared:
+        """Prepare: there is nothing to check or to choose."""
+        return cls(order.estimator, order.classifier, order.settings, order.chunk_size or 1, order.workers)
+
+    def max_work(self, dim: int) -> int:
+        """Two points."""
+        return 2
+
+    def measure(
+        self, examples: Sequence[Example], *, budget: Budget | None = None, on_work: OnWork | None = None
+    ) -> Iterator[tuple[int, Measurements]]:
+        """Measure all examples, at once and for less than any budget."""
+        ball = self.estimator.ball_of(self.settings)
+        for position, example in enumerate(examples):
+            began = time.perf_counter()
+            norms = margin_gradient_norms(
+                self.classifier,
+                torch.stack([example.x, example.x + ball.radius]),
+                predicted=example.predicted,
+                targets=example.targets,
+                q=ball.q,
+                moves=ball.moves(example.x, self.classifier.bounds),
+            )
+            largest = norms.amax(0).double().cpu().tolist()
+            yield position, self.of_norms(example, largest, time.perf_counter() - began)
+
+    @abstractmethod
+    def of_norms(self, example: Example, norms: Sequence[float], seconds: float) -> Measurements:
+        """What the estimator says of gradient norms (targets,) that are the same everywhere."""
