@@ -12,6 +12,7 @@ SLOW_ROOMS = {"attacks", "brackets", "certificates", "cli", "docs", "exact", "pa
 SLOW_FILES = {
     "test_report",
     "test_compare",
+    "test_formats",
     "test_decide",
     "test_profile_search",
     "test_sharp",

@@ -59,6 +59,7 @@ def test_a_clear_loser_is_dropped_at_the_first_look_and_near_ties_run_on() -> No
     assert [len(m) for m in run.maxima] == [200, 200, 32]
 
 
+@pytest.mark.slow
 def test_the_winner_is_rarely_dropped() -> None:
     """60 races of a true minimum against one that is 3% larger: a rule that loses 5% of them would fail in 95%."""
     for seed in range(60):
@@ -69,6 +70,7 @@ def test_the_winner_is_rarely_dropped() -> None:
         assert run.stopped[0] != reasons.LOST, seed
 
 
+@pytest.mark.slow
 def test_a_race_ends_with_the_smallest_score_of_all_blocks() -> None:
     """Nearly Gumbel maxima, whose end-points move for long: the raced minimum is hardly ever 5% above the fixed one.
 

@@ -150,6 +150,7 @@ def mutate(content: bytes, chance: random.Random) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FUZZED)
 def test_damaged_files_are_refused_or_read(kind: str, samples: dict[str, Path], tmp_path: Path) -> None:
     chance = random.Random(f"{kind} 1")
@@ -348,6 +349,7 @@ def test_objects_in_arrays_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "marker").exists()
 
 
+@pytest.mark.slow
 def test_bombs_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "d.npz", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x.npy", "w") as file:
         for _ in range(1100):

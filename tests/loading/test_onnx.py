@@ -274,6 +274,7 @@ class Transformer(nn.Module):
         return self.head(self.layer(h)[:, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dynamo", "batch", "opset"),
     [(True, None, 21), (True, 1, None), (False, None, 14), (False, 1, 17)],

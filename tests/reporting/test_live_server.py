@@ -91,6 +91,7 @@ def test_a_taken_port_is_an_error_with_a_way_out(server: LiveServer, tmp_path: P
     assert cleverscore("report", tmp_path / "none", "--serve").returncode == 2
 
 
+@pytest.mark.slow
 def test_the_page_follows_the_run(server: LiveServer, tmp_path: Path) -> None:
     with Browser(tmp_path / "profile") as browser:
         browser.open(server.address)

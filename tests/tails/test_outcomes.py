@@ -102,6 +102,7 @@ samples = st.one_of(
 @example([1.0 + 1e-11 * k for k in range(12)], 0.0)
 @example([5e-324 * k for k in range(12)], 0.0)
 @example([1.7e308, -1.7e308, *(float(k) for k in range(12))], 0.01)
+@pytest.mark.slow
 def test_never_below_the_maximum_and_never_a_warning(sample: list[float], penalty: float) -> None:
     x = np.array(sample)
     fits = fit(x, penalty)  # pytest turns any RuntimeWarning into an error

@@ -118,6 +118,7 @@ def test_leading_shape_and_dtype() -> None:
     assert fit(np.empty((0, 20))).location.shape == (0,)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_rows() -> None:
     peaks = []
     for rows in (1500, 6000):
