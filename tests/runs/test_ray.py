@@ -7,10 +7,17 @@ import sys
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from cleverscore.runs.store import Store
 from tests.cli.test_cli import ROOT, cleverscore, in_a_new_process
 from tests.runs.studies import maxima, run, table
+
+
+@pytest.fixture(autouse=True)
+def _as_fast_as_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's workers are nice to other processes by default, and starve beside tests that compute."""
+    monkeypatch.setenv("RAY_worker_niceness", "0")
 
 
 def test_a_lost_worker_and_a_lost_node_cost_only_what_was_under_way(tmp_path: Path) -> None:
