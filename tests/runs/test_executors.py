@@ -43,7 +43,7 @@ def test_threads_and_processes_give_the_same_maxima(whole: Path, tmp_path: Path)
 @pytest.mark.parametrize("settings", [{"tolerance": 0.1}, {"budget": "20000"}, {"method": "sharp"}])
 def test_adaptive_scores_do_not_depend_on_shards_or_executors(tmp_path: Path, settings: dict) -> None:
     run(tmp_path / "one", made=study(**settings), shard_seconds=1000.0)
-    run(tmp_path / "many", made=study(**settings), shard_seconds=0.1, executor=Processes(1))
+    run(tmp_path / "many", made=study(**settings), shard_seconds=0.1, executor=Processes(2))
     pd.testing.assert_frame_equal(table(tmp_path / "one"), table(tmp_path / "many"), check_exact=True)
 
 
@@ -111,7 +111,7 @@ def test_scripted_models_are_loaded_by_each_process(tmp_path: Path) -> None:
         16,
     ]
     one = cleverscore(*command, "--out", tmp_path / "one", "--chunk-size", 16)
-    two = cleverscore(*command, "--out", tmp_path / "two", "--chunk-size", 16, "--processes", 1)
+    two = cleverscore(*command, "--out", tmp_path / "two", "--chunk-size", 16, "--processes", 2)
     assert one.returncode == two.returncode == 0 and one.stdout == two.stdout, two.stderr
 
 
