@@ -13,9 +13,11 @@ import torch
 
 import cleverscore as cs
 from cleverscore.errors import InputError, MissingExtraError
+from cleverscore.reporting.findings import findings
+from cleverscore.runs.store import Store
 from tests.cli.test_cli import cleverscore
 from tests.helpers import affine
-from tests.stored_runs import made_run
+from tests.stored_runs import add_bounds, made_run
 
 X = torch.rand(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
@@ -66,7 +68,7 @@ def test_the_section_for_a_model_card(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", model="evil`\n\n# name")
     done = cleverscore("export", run, "--format", "card")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n| l") == 2 and done.stdout.startswith("## Robustness (CLEVER)")
+    assert done.stdout.count("| paper |") == 2 and "\n## Robustness (CLEVER)\n" in done.stdout
     # A name cannot leave its code span or begin a heading.
     assert "`` evil` # name ``" in done.stdout and "\n# name" not in done.stdout
     assert cleverscore("export", run, "--format", "card", "--out", tmp_path / "card.md").returncode == 0
@@ -74,3 +76,18 @@ def test_the_section_for_a_model_card(tmp_path: Path) -> None:
     assert "Fewer than" not in done.stdout
     few = cleverscore("export", made_run(tmp_path / "few", inputs=5), "--format", "card").stdout
     assert few.count("Fewer than 6 inputs have no 95% interval") == 2
+
+
+def test_hugging_face_reads_the_metadata_of_a_card(tmp_path: Path) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    run = add_bounds(made_run(tmp_path / "run", model='evil: "name"\n- x', data="a/b: c.npz", inputs=14))
+    card = hub.ModelCard(cleverscore("export", run, "--format", "card").stdout)
+    results = {(result.metric_type, result.metric_name): result for result in card.data.eval_results}
+    with Store.open(run) as store:
+        found = findings(store)
+    score = results["clever_score", "Median CLEVER score, l2, method paper"]
+    assert score.metric_value == pytest.approx(found.norms[0].median.value, rel=1e-5)
+    assert score.dataset_name == "a/b: c.npz" and card.data.model_name == 'evil: "name"\n- x'
+    assert results["accuracy", "Accuracy"].metric_value == pytest.approx(12 / 14, rel=1e-5)
+    assert len(results) == 5  # accuracy, and in two norms score and attack
+    assert "| l2 |" in card.text and "robust accuracy" in card.text

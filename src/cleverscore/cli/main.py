@@ -13,7 +13,7 @@ import click
 
 from cleverscore import __version__
 from cleverscore.cli.results import compare, gate, note, report
-from cleverscore.cli.runs import show
+from cleverscore.cli.runs import list_runs, show
 from cleverscore.cli.score import INTERRUPTED, Limit, classifier_options, run_score
 from cleverscore.errors import CleverError
 from cleverscore.runs.allocator import keep_freed_pages
@@ -259,5 +259,5 @@ def demo(out: Path, model: str) -> None:
     note(f"report: {out / 'report.html'} (open it in a browser)")
 
 
-for command in (show, report, compare, gate):
+for command in (show, list_runs, report, compare, gate):
     program.add_command(command)

@@ -1,4 +1,4 @@
-"""Commands that show a run: its table, its robust accuracy, its summary for programs."""
+"""Commands that list runs and show one: its table, its robust accuracy, its summary for programs."""
 
 from __future__ import annotations
 
@@ -53,3 +53,19 @@ def show(run: Path, all_targets: bool, epsilons: tuple[str, ...], as_json: bool)
             click.echo("\n\n".join(part.every_target() for part in [scores, *(other.scores for other in others)]))
         else:
             click.echo(str(scores if bracket is None else bracket))
+
+
+@click.command(name="runs", short_help="List the runs in FOLDER.")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path("runs"))
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+def list_runs(folder: Path, as_json: bool) -> None:
+    """List the runs in FOLDER (default: runs) and below: model, data, inputs, medians, attack, age."""
+    from cleverscore.reporting.run_list import listed, runs_table
+
+    found = listed(folder)
+    if as_json:
+        click.echo(json.dumps([run.to_dict() for run in found], indent=1))
+    elif found:
+        click.echo(runs_table(found))
+    else:
+        note(f"{folder} holds no run; make one with: cleverscore score MODEL DATA")

@@ -67,10 +67,10 @@ def run_score(
     with study.open_store(folder, fresh=fresh, command=_command()) as store:
         for text in study.mended:
             note(f"damaged and dropped, to be computed again: {text}")
+        wanted = wanted.with_earlier(store)
         if wanted:
-            store.remember("bounds", {"asked": [*wanted.attacks, *wanted.certificates], "complete": False})
-        if correct_only:
-            store.remember("selection", "inputs that the model classifies correctly, no others")
+            wanted.remember(store, complete=False)
+        _remember_selection(store, correct_only)
         threads = workers if executor == "local" else None
         with _executor(executor, processes, workers, ray_address, ray_gpus) as place:
             _compute(study, store, wanted, place, chunk_size=chunk_size, threads=threads, shard_seconds=shard_seconds)
@@ -144,6 +144,21 @@ def _limit(limit: int | str | None, plan: Preset, index: str | None) -> int | No
     if limit is None:
         return plan.inputs if index is None else None
     return None if isinstance(limit, str) else limit
+
+
+def _remember_selection(store: Store, correct_only: bool) -> None:
+    """Keep that inputs were chosen by being classified correctly; a run grows by inputs chosen in the same way."""
+    from cleverscore.errors import StoreError
+
+    meta, words = store.meta, "inputs that the model classifies correctly, no others"
+    if store.done() and bool(meta.get("selection")) != correct_only:
+        way = "with" if correct_only else "without"
+        raise StoreError(
+            f"{store.folder} holds a run whose inputs were chosen otherwise ({way} --correct-only now): its accuracy "
+            "would mean nothing; choose another --out, or --fresh to start over"
+        )
+    if correct_only:
+        store.remember("selection", words)
 
 
 def _given(names: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -236,7 +251,7 @@ def _compute(
         )
         sys.exit(INTERRUPTED)
     if wanted:
-        store.remember("bounds", {"asked": [*wanted.attacks, *wanted.certificates], "complete": True})
+        wanted.remember(store, complete=True)
 
 
 def _print(study: Study, store: Store, wanted: Bounds) -> Scores:

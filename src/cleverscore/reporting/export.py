@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from cleverscore.errors import LoadError, MissingExtraError
+from cleverscore.reporting.findings import findings
+from cleverscore.reporting.model_card import model_card
+from cleverscore.reporting.run_summary import run_summary
 from cleverscore.reporting.stored import stored_table
 from cleverscore.runs.results import StudyConfig, stored_scores
 from cleverscore.runs.store import Store
@@ -20,15 +23,13 @@ from cleverscore.scores.score import COLUMNS, Score, Scores
 def write(store: Store, form: str, out: Path | None) -> None:
     """Write a run to `out`, or to stdout."""
     if form == "card":
-        from cleverscore.reporting.findings import findings
-        from cleverscore.reporting.model_card import model_card
-
-        _put(model_card(findings(store)).encode(), out)
+        _put(model_card(findings(store, maxima=False)).encode(), out)
         return
+    meta = {**store.meta, "summary": run_summary(findings(store, maxima=False))} if form == "json" else {}
     one_method = len(StudyConfig.stored(store).methods) == 1
     if form in ("csv", "json") and one_method and not (store.above() or store.below()):
         scores = stored_scores(store, maxima=False)
-        text = _plain_csv(scores) if form == "csv" else _json(store.meta, map(_known, scores.rows))
+        text = _plain_csv(scores) if form == "csv" else _json(meta, map(_known, scores.rows))
         _put(text.encode(), out)
         return
     _, frame = stored_table(store, maxima=False)
@@ -36,7 +37,7 @@ def write(store: Store, form: str, out: Path | None) -> None:
         content = frame.to_csv(index=False).encode()
     elif form == "json":
         # pandas writes NaN as null, which JSON has; Python's own writer would emit NaN, which it has not.
-        content = _json(store.meta, json.loads(frame.to_json(orient="records", double_precision=15))).encode()
+        content = _json(meta, json.loads(frame.to_json(orient="records", double_precision=15))).encode()
     else:
         buffer = io.BytesIO()
         try:
@@ -61,7 +62,7 @@ def _cell(value: Any) -> str:
 
 
 def _json(meta: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Settings and versions to be read, then a line for each row; Python's writer is slow where it has to indent."""
+    """Settings, versions and summary, then a line for each row; Python's writer is slow where it has to indent."""
     head = json.dumps(_finite(dict(meta)), indent=1).removesuffix("\n}")
     lines = ",\n".join(map(json.JSONEncoder(check_circular=False).encode, rows))
     return f'{head},\n "rows": [\n{lines}\n ]\n}}\n'

@@ -1,29 +1,37 @@
-"""A section for a model card: Markdown that says what was measured, how, and what it does not promise."""
+"""A model card: metadata that Hugging Face reads, then a section on what was measured and what it does not promise."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 
+import numpy as np
+
 import cleverscore
 from cleverscore.reporting.findings import Findings, NormFindings
+from cleverscore.reporting.robust_accuracy import KINDS
 from cleverscore.scores.text_table import number
 from cleverscore.tails.paired_tests import FEWEST
 
 
 def model_card(found: Findings) -> str:
-    """The robustness section of a model card (Hugging Face and others), from a run."""
+    """The robustness section of a model card, from a run, below the `model-index` that Hugging Face reads."""
     config = found.config
     selection = found.meta.get("selection")
     lines = [
+        *model_index(found),
         "## Robustness (CLEVER)",
         "",
         "CLEVER estimates how far an input must be moved before the model changes its class; larger is more robust.",
         "",
-        "| norm | inputs | median score (95% interval) | smallest | certified above 0 | score above attack |",
-        "|---|---|---|---|---|---|",
-        *map(_line, found.norms),
+        "| norm | method | inputs | median score (95% interval) | smallest | median attack | certified above 0 | "
+        "score above attack |",
+        "|---|---|---|---|---|---|---|---|",
+        *(_line(norm, method) for norm in found.norms for method in norm.by_method),
         "",
+        *_robust_accuracy(found),
+        f"- {_accuracy(found)}",
         f"- Model {_code(config.model)} (fingerprint {_code(config.model_fingerprint or '-')}) on {_code(config.data)} "
         f"(fingerprint {_code(config.data_fingerprint or '-')}), {len(found.ids)} inputs, targets {config.targets}.",
         *([f"- Selected inputs: {selection}."] if selection else []),
@@ -50,15 +58,79 @@ def model_card(found: Findings) -> str:
     return "\n".join(lines)
 
 
-def _line(norm: NormFindings) -> str:
-    median = norm.median
-    values = [head.value for head in norm.known if not math.isnan(head.value)]
+def model_index(found: Findings) -> list[str]:
+    """The lines of the metadata: medians, accuracy and robust accuracy as results of the model on the data.
+
+    JSON strings are YAML strings, so a name may hold anything.
+    """
+    config = found.config
+    name = config.model.rstrip("/").rsplit("/", 1)[-1]
+    task = "image-classification" if found.pictures else "other"
+    metrics: list[tuple[str, str, float]] = []
+    if not math.isnan(found.accuracy.value) and not found.excluded:
+        metrics.append(("accuracy", "Accuracy", found.accuracy.value))
+    for norm in found.norms:
+        for method in norm.by_method:
+            label = f"Median CLEVER score, l{norm.name}, method {method}"
+            metrics.append(("clever_score", label, norm.median_of(method).value))
+        metrics.append(
+            ("adversarial_distance", f"Median distance of the best attack, l{norm.name}", norm.attack_median.value)
+        )
+    lines = [
+        "---",
+        "model-index:",
+        f"- name: {json.dumps(name)}",
+        "  results:",
+        "  - task:",
+        f"      type: {task}",
+        "    dataset:",
+        f"      name: {json.dumps(config.data)}",
+        f"      type: {json.dumps(config.data)}",
+        "    metrics:",
+    ]
+    for kind, label, value in metrics:
+        if math.isfinite(value):
+            lines += [f"    - type: {kind}", f"      name: {json.dumps(label)}", f"      value: {value:.6g}"]
+    return [*lines, "---", ""]
+
+
+def _accuracy(found: Findings) -> str:
+    if found.excluded:
+        return f"{found.excluded[:1].upper()}{found.excluded[1:]}: accuracy is not known."
+    if math.isnan(found.accuracy.value):
+        return "Labels are not known: the predicted class is taken for the right one."
+    return f"Accuracy on these inputs: {found.accuracy.value:.1%}. Misclassified inputs count as 0."
+
+
+def _robust_accuracy(found: Findings) -> list[str]:
+    """Robust accuracy at the median score and at half of it."""
+    rows = []
+    for norm in found.norms:
+        middle = norm.median.value
+        if not norm.known or not middle > 0.0:
+            continue
+        for epsilon in (float(f"{middle / 2:.2g}"), float(f"{middle:.2g}")):
+            shares = norm.robust_accuracy.at(epsilon)
+            cells = [str(shares[kind]) if kind in shares else "-" for kind in KINDS]
+            rows.append(f"| l{norm.name} | {epsilon:g} | {' | '.join(cells)} |")
+    if not rows:
+        return []
+    head = ["| norm | epsilon | robust accuracy: certified | estimated | attacked |", "|---|---|---|---|---|"]
+    return [*head, *rows, ""]
+
+
+def _line(norm: NormFindings, method: str) -> str:
+    median = norm.median_of(method)
+    values = norm.counted_of(method)
+    values = values[~np.isnan(values)]
     least = ">= " if median.value >= norm.radius else ""
     cells = [
         f"l{norm.name}",
+        method,
         str(len(values)),
         f"{least}{number(median.value, 3)} ({number(median.low, 3)} to {number(median.high, 3)})",
-        number(min(values, default=math.nan), 3),
+        number(min(values.tolist(), default=math.nan), 3),
+        number(norm.attack_median.value, 3),
         _share(norm.certified_share),
         _share(norm.violation_rate),
     ]

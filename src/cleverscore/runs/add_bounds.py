@@ -37,6 +37,19 @@ class Bounds:
     def __bool__(self) -> bool:
         return bool(self.attacks or self.certificates)
 
+    def with_earlier(self, store: Store) -> Bounds:
+        """These and what was asked of the run before, so that inputs which are added get the same."""
+        kept = store.meta.get("bounds") or {}
+        return Bounds(
+            tuple(dict.fromkeys([*kept.get("attacks", ()), *self.attacks])),
+            tuple(dict.fromkeys([*kept.get("certificates", ()), *self.certificates])),
+        )
+
+    def remember(self, store: Store, *, complete: bool) -> None:
+        """Keep with the run what was asked for, and whether it is there."""
+        names = {"attacks": list(self.attacks), "certificates": list(self.certificates)}
+        store.remember("bounds", {"asked": [*self.attacks, *self.certificates], **names, "complete": complete})
+
     def check(self, study: Study) -> None:
         """Refuse what cannot be computed, before anything is."""
         for norm in study.config.norms:
@@ -60,8 +73,9 @@ def run_bounds(
     """
     if not bounds:
         return
-    rows = bracketed(stored_scores(store, maxima=False))
     images = {example.input_id: example.x for example in study.examples}
+    # A run that grew may hold inputs that this command did not ask for.
+    rows = [row for row in bracketed(stored_scores(store, maxima=False)) if row.input in images]
     done = {record.key for record in store.above()}
     proved = {record.key for record in store.below()}
     attacks = run_attacks(study.classifier, images, rows, bounds.attacks, seed=study.config.seed, done=done)
@@ -69,7 +83,7 @@ def run_bounds(
         run_certificates(study.classifier, images, rows, method, region=study.config.region, done=proved)
         for method in bounds.certificates
     )
-    there = Counter((name, p) for _input, _target, name, p in [*done, *proved])
+    there = Counter((name, p) for input_id, _target, name, p in [*done, *proved] if input_id in images)
     wanted = len({(row.input, aim(row)) for row in rows})
     batches: Iterator[Sequence[AttackRecord | CertificateRecord]] = chain(attacks, *proofs)
     if stop is not None and stop.asked:

@@ -92,8 +92,12 @@ class StudyConfig:
         return None if found is None else float(found)
 
     def short_hash(self) -> str:
-        """Eight characters that differ where any setting does."""
-        settings = {name: value for name, value in asdict(self).items() if name != "penalty" or value is not None}
+        """Eight characters that differ where any setting does, apart from those in which a run may grow."""
+        settings = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("inputs", "budget") and (name != "penalty" or value is not None)
+        }
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 

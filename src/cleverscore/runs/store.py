@@ -210,6 +210,12 @@ class Store:
                     dropped.append(f"{table} of input {key}")
         return dropped
 
+    def forget(self, places: Collection[tuple[int, str]]) -> None:
+        """Drop what was measured for (input, norm) pairs, so that it is computed again."""
+        with self._writing("results to be computed again") as connection:
+            for table in ("parts", "tails"):
+                connection.executemany(f"DELETE FROM {table} WHERE input = ? AND norm = ?", list(places))
+
     def append_pictures(self, pictures: Mapping[int, Picture]) -> None:
         """Keep small pictures of inputs; those that are there already stay."""
         rows = [with_crc((i, *picture.shape, zlib.compress(picture.tobytes()))) for i, picture in pictures.items()]

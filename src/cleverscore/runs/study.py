@@ -25,6 +25,7 @@ from cleverscore.inputs.examples import Example, prepare
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import box_of
 from cleverscore.models.optimize import CHECKED_INPUTS
+from cleverscore.runs.growth import Growth, grow
 from cleverscore.runs.local_executor import InProcess
 from cleverscore.runs.lock import RunLock
 from cleverscore.runs.results import StudyConfig as StudyConfig
@@ -145,7 +146,11 @@ class Study:
                 raise InputError("all inputs are misclassified, and misclassified inputs are skipped: nothing is left")
 
     def open_store(self, folder: Path, *, fresh: bool = False, command: str | None = None) -> Store:
-        """Create the run directory, or open it if it holds this very study; `command` is kept, to be repeated."""
+        """Create the run directory, or open it if it holds this study or one that may grow to it.
+
+        More inputs and a larger budget continue a run; other settings than it has are refused. `command` is kept, to be
+        repeated.
+        """
         path = folder / FILE_NAME
         if fresh and path.exists():
             lock = RunLock(folder)
@@ -163,15 +168,18 @@ class Study:
         store = Store.open(folder, write=True)
         try:
             self.mended = store.mend()
-            before, now = store.meta["config"], json.loads(json.dumps(asdict(self.config)))
-            changed = [
-                f"{key}: {before.get(key)!r} then, {now[key]!r} now" for key in now if before.get(key) != now[key]
-            ]
-            if changed:
+            kept, now = store.meta, json.loads(json.dumps(asdict(self.config)))
+            growth = Growth.between(kept["config"], now)
+            if growth.refused:
                 raise StoreError(
-                    f"{folder} holds a run with other settings ({'; '.join(changed)}); choose another --out, or "
+                    f"{folder} holds a run with other settings ({'; '.join(growth.refused)}); choose another --out, or "
                     "--fresh to start over"
                 )
+            if growth.config != kept["config"]:
+                rows = kept["config"]["inputs"]
+                old = None if rows == "all" else set(map(int, rows.split(",")))
+                new = [example for example in self.examples if old is not None and example.input_id not in old]
+                grow(store, growth.config, len(new))
         except BaseException:
             store.close()
             raise

@@ -1,0 +1,82 @@
+"""How a run may grow: more inputs, a larger budget; every other setting stays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cleverscore.errors import CleverError
+from cleverscore.estimators.budget import Budget
+from cleverscore.estimators.stop_reason import BUDGET
+from cleverscore.runs.results import StudyConfig
+from cleverscore.runs.store import Store
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What becomes of a run's config when a command asks for other settings.
+
+    config      the config of the run from now on.
+    refused     settings that cannot change, in words.
+    """
+
+    config: dict[str, Any]
+    refused: tuple[str, ...]
+
+    @classmethod
+    def between(cls, before: Mapping[str, Any], now: Mapping[str, Any]) -> Growth:
+        """From the config that the run has to the one that is asked for: more inputs, a larger budget."""
+        config, refused = dict(before), []
+        for key, value in now.items():
+            if before.get(key) == value:
+                continue
+            if key == "inputs":
+                config[key] = united_rows(str(before.get(key, "all")), str(value))
+            elif key == "budget" and larger_budget(before.get(key), value):
+                config[key] = value
+            else:
+                refused.append(f"{key}: {before.get(key)!r} then, {value!r} now")
+        return cls(config, tuple(refused))
+
+
+def united_rows(before: str, now: str) -> str:
+    """Rows of the data, in the order of the data.
+
+    >>> united_rows("0,1,2", "1,5"), united_rows("all", "3"), united_rows("3", "all")
+    ('0,1,2,5', 'all', 'all')
+    """
+    if "all" in (before, now):
+        return "all"
+    return ",".join(map(str, sorted({*map(int, before.split(",")), *map(int, now.split(","))})))
+
+
+def larger_budget(before: str | None, now: str | None) -> bool:
+    """Whether a budget allows all that another one did, and more; no budget allows everything.
+
+    >>> larger_budget("10s", "1m"), larger_budget("10s", None), larger_budget("1m", "10s"), larger_budget("10s", "1000")
+    (True, True, False, False)
+    """
+    try:
+        old, new = Budget.parse(before), Budget.parse(now)
+    except CleverError:
+        return False
+    return new.gradients >= old.gradients and new.seconds >= old.seconds
+
+
+def grow(store: Store, config: Mapping[str, Any], added: int) -> None:
+    """Write the new config, with `added` more inputs; inputs that a smaller budget ended are to be computed again."""
+    before = store.meta
+    if before["config"].get("budget") != config.get("budget"):
+        names = list(StudyConfig.stored(store).series())
+        store.forget(
+            [
+                (item.input_id, series)
+                for series, items in store.measurements_by_norm(names, maxima=False).items()
+                for item in items
+                if BUDGET in item.stopped
+            ]
+        )
+    store.remember("inputs", int(before.get("inputs", 0)) + added)
+    store.remember("config", json.loads(json.dumps(dict(config))))
