@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import cleverscore as cs
-from cleverscore.estimators.sampling.block_maxima import BlockMaxima, Request, sample
+from cleverscore.estimators.sampling.block_maxima import Request, sample
 from cleverscore.inputs.balls import LpBall
 from cleverscore.models.margin_gradients import margin_gradient_norms
 
@@ -49,10 +49,8 @@ def test_blocks_can_be_continued() -> None:
     ((_, whole),) = sample(classifier, [request(range(7))], chunk_size=32, workers=2)
     ((_, first),) = sample(classifier, [request(range(3))], chunk_size=32, workers=2)
     ((_, second),) = sample(classifier, [request(range(3, 7))], chunk_size=32, workers=2)
-    merged = first.merge(second)
-    assert merged.blocks == 7 and merged.values == pytest.approx(whole.values, rel=1e-6)
-    with pytest.raises(cs.CleverError, match="do not continue"):
-        second.merge(first)
+    assert (first.blocks, second.first) == (3, 3)
+    assert np.concatenate([first.values, second.values], 1) == pytest.approx(whole.values, rel=1e-6)
 
 
 def test_an_error_in_a_thread_reaches_the_caller_and_threads_are_restored() -> None:
@@ -70,5 +68,12 @@ def test_progress_hears_of_every_point() -> None:
 
 
 def test_nan_wins_every_maximum() -> None:
-    left = BlockMaxima(np.array([[1.0]]), (0,), 4)
-    assert np.isnan(left.merge(BlockMaxima(np.array([[np.nan]]), (0,), 4, first=1)).values[0, 1])
+    def measure(
+        classifier: cs.Classifier, points: torch.Tensor, *, targets: tuple[int, ...], **_: object
+    ) -> torch.Tensor:
+        norms = torch.ones(len(points), len(targets))
+        norms[0, 0] = torch.nan  # of each chunk's first point
+        return norms
+
+    ((_, found),) = sample(network(), [request(range(2))], chunk_size=4, workers=2, measure=measure)
+    assert np.isnan(found.values[0]).all() and (found.values[1] == 1.0).all()

@@ -50,9 +50,7 @@ def behind_transform(classifier: Classifier, examples: Sequence[Example]) -> Unt
     few = classifier.transformed(torch.stack([example.x for example in examples[:4]])).detach()
     own = torch.float64 if few.dtype == torch.float64 else torch.float32
     try:
-        double = copy.copy(plain)
-        double.module = copy.deepcopy(plain.module).double()
-        double.dtype = torch.float64
+        double = plain.with_module(copy.deepcopy(plain.module).double(), dtype=torch.float64)
         with torch.no_grad():
             before, after = plain.logits(few), double.logits(few.double())
         same = after.dtype == torch.float64 and torch.allclose(before.double(), after, rtol=1e-3, atol=1e-3)

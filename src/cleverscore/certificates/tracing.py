@@ -116,11 +116,7 @@ class _Builder:
         classifier = self.classifier
         if classifier.mean is None and classifier.std is None:
             return 0
-        zeros = torch.zeros(1, *shape, dtype=torch.float64, device=classifier.device)
-        shift = classifier.standardised(zeros)
-        slope = zeros + 1.0
-        if classifier.std is not None:
-            slope = slope / classifier._per_channel("std", classifier.std, zeros)
+        slope, shift = classifier.preprocessing(torch.zeros(*shape, dtype=torch.float64, device=classifier.device))
         self.nodes.append(Node(Scale(slope.to(self.like), shift.to(self.like), shape), (0,), shape, "preprocessing"))
         return 1
 

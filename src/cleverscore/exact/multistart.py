@@ -19,6 +19,7 @@ from torch import nn
 from cleverscore.errors import SettingError
 from cleverscore.exact.result import Exact
 from cleverscore.inputs.examples import Example, prepare
+from cleverscore.inputs.projections import onto_ball
 from cleverscore.inputs.targets import TargetsLike
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.margin_gradients import dual_norms
@@ -36,12 +37,7 @@ SMALLEST_STEP = 1e-9  # radii: below it nothing changes in the digits that are c
 
 def in_double(classifier: Classifier) -> Classifier:
     """The same classifier in float64."""
-    twin = copy.copy(classifier)
-    twin.module = copy.deepcopy(classifier.module).double()
-    twin.dtype = torch.float64
-    twin.mean = None if classifier.mean is None else classifier.mean.double()
-    twin.std = None if classifier.std is None else classifier.std.double()
-    return twin
+    return classifier.with_module(copy.deepcopy(classifier.module).double(), dtype=torch.float64)
 
 
 def one_subject(classifier: Classifier, image: Any, targets: TargetsLike) -> Example:
@@ -51,20 +47,7 @@ def one_subject(classifier: Classifier, image: Any, targets: TargetsLike) -> Exa
 
 def project(offsets: torch.Tensor, p: float, radius: float) -> torch.Tensor:
     """The nearest point of the ball to each row (n, d), for p = 1, 2 and inf."""
-    if math.isinf(p):
-        return offsets.clamp(-radius, radius)
-    size = torch.linalg.vector_norm(offsets, p, dim=1, keepdim=True)
-    if p == 2.0:
-        scaled: torch.Tensor = offsets * (radius / size.clamp_min(radius))
-        return scaled
-    # l1: soft thresholding, at the threshold that leaves exactly the radius.
-    ordered = offsets.abs().sort(1, descending=True).values
-    sums = ordered.cumsum(1) - radius
-    counts = torch.arange(1, offsets.shape[1] + 1, device=offsets.device, dtype=offsets.dtype)
-    last = ((ordered - sums / counts) > 0).sum(1, keepdim=True).clamp_min(1)
-    threshold = (sums.gather(1, last - 1) / last).clamp_min(0.0)
-    shrunk = offsets.sign() * (offsets.abs() - threshold).clamp_min(0.0)
-    return torch.where(size > radius, shrunk, offsets)
+    return onto_ball(offsets, offsets.new_full((len(offsets),), radius), p)
 
 
 def directions(gradients: torch.Tensor, p: float) -> torch.Tensor:
@@ -138,8 +121,7 @@ def first_rows(classifier: Classifier, x: torch.Tensor) -> torch.Tensor | None:
     inner = [layer for layer in layers or () if not isinstance(layer, (nn.Flatten, nn.Identity))]
     if not inner or type(inner[0]) is not nn.Linear or inner[0].in_features != x.numel():
         return None
-    ones = torch.ones_like(x[None])
-    slope = classifier.standardised(ones) - classifier.standardised(torch.zeros_like(ones))
+    slope, _ = classifier.preprocessing(x)
     return inner[0].weight.detach() * slope.flatten()
 
 

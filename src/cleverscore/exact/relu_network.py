@@ -115,8 +115,7 @@ def read(classifier: Classifier, image: torch.Tensor, p: float) -> Network:
     x = image.detach().double()
     # The preprocessing is affine: what it makes of the input, and its slope, tell all.
     centre = classifier.standardised(x[None]).flatten().cpu().numpy()
-    ones = torch.ones_like(x[None])
-    slope = (classifier.standardised(ones) - classifier.standardised(torch.zeros_like(ones))).flatten().cpu().numpy()
+    slope = classifier.preprocessing(x)[0].flatten().cpu().numpy()
     biases[0] = biases[0] + weights[0] @ centre
     weights[0] = weights[0] * slope
     return Network(tuple(weights), tuple(biases), p)

@@ -166,11 +166,18 @@ class Classifier:
 
     def to(self, device: torch.device | str) -> Classifier:
         """The same classifier on another device."""
-        moved = copy.copy(self)
-        moved.device = torch.device(device)
-        moved.module = copy.deepcopy(self.module).to(moved.device)
-        moved.mean, moved.std = (None if t is None else t.to(moved.device) for t in (self.mean, self.std))
-        return moved
+        return self.with_module(copy.deepcopy(self.module).to(device), device=device)
+
+    def with_module(
+        self, module: nn.Module, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> Classifier:
+        """The same classifier with another module, in its precision and on its device if they differ."""
+        twin = copy.copy(self)
+        twin.module = module
+        twin.dtype = dtype or self.dtype
+        twin.device = self.device if device is None else torch.device(device)
+        twin.mean, twin.std = (None if t is None else t.to(twin.device, dtype) for t in (self.mean, self.std))
+        return twin
 
     def __repr__(self) -> str:
         box = "no box" if self.bounds is None else f"box {self.bounds[0]:g} to {self.bounds[1]:g}"
@@ -216,6 +223,11 @@ class Classifier:
         if self.std is not None:
             x = x / self._per_channel("std", self.std, x)
         return x
+
+    def preprocessing(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Slope and shift (1, *input_shape) of the preprocessing as an affine map, in the precision of an input `x`."""
+        shift = self.standardised(torch.zeros_like(x[None]))
+        return self.standardised(torch.ones_like(x[None])) - shift, shift
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Logits (n, K) of points that are on the right device already; the hot path, without checks."""

@@ -42,16 +42,12 @@ def tuned(classifier: Classifier, x: torch.Tensor) -> Classifier:
             module = changed
     if module is classifier.module:
         return classifier
-    faster = copy.copy(classifier)
-    faster.module = module
-    return faster
+    return classifier.with_module(module)
 
 
 def _same(classifier: Classifier, module: nn.Module, x: torch.Tensor) -> bool:
-    other = copy.copy(classifier)
-    other.module = module
     try:
-        before, after = (_logits_and_gradient(each, x) for each in (classifier, other))
+        before, after = (_logits_and_gradient(each, x) for each in (classifier, classifier.with_module(module)))
     except Exception:  # a layer that refuses the change: keep the model as it was
         return False
     return all(

@@ -106,6 +106,7 @@ class Store:
         connection = None
         try:
             connection = _writable(path) if write else _readable(path)
+            _check(connection, path, thorough=write)
             version = int(connection.execute("PRAGMA user_version").fetchone()[0])
             if version != SCHEMA_VERSION:
                 age, way_out = ("a newer", "upgrade") if version > SCHEMA_VERSION else ("an older", "score again")
@@ -113,7 +114,6 @@ class Store:
                     f"{folder} was written by {age} cleverscore (format {version}, this one knows {SCHEMA_VERSION}); "
                     f"{way_out} to use it"
                 )
-            _check(connection, path, thorough=write)
         except (sqlite3.Error, StoreError, ValueError) as error:
             if connection is not None:
                 connection.close()

@@ -49,19 +49,6 @@ class BlockMaxima:
         """How many blocks there are."""
         return int(self.values.shape[1])
 
-    def merge(self, later: BlockMaxima) -> BlockMaxima:
-        """These blocks and the ones that follow them."""
-        if later.first != self.first + self.blocks or later.targets != self.targets:
-            raise SettingError(
-                f"blocks {later.first}.. of targets {later.targets} do not continue blocks {self.first}.."
-                f"{self.first + self.blocks - 1} of targets {self.targets}"
-            )
-        return replace(
-            self,
-            values=np.concatenate([self.values, later.values], 1),
-            seconds=self.seconds + later.seconds,
-        )
-
 
 @dataclass(frozen=True)
 class Request:

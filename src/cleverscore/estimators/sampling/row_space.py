@@ -71,8 +71,7 @@ def reduced(classifier: Classifier, shape: torch.Size, ball: LpBall) -> Reduced:
     if first.in_features != dim or first.out_features > WORTHWHILE * dim:
         return same
     # The preprocessing is affine too: pull it into the first matrix by its action on the unit box.
-    offset = classifier.standardised(torch.zeros(1, *shape, device=classifier.device, dtype=first.weight.dtype))
-    slope = classifier.standardised(torch.ones(1, *shape, device=classifier.device, dtype=first.weight.dtype)) - offset
+    slope, offset = classifier.preprocessing(torch.zeros(shape, device=classifier.device, dtype=first.weight.dtype))
     weight = first.weight.double() * slope.flatten().double()
     bias = first.weight.double() @ offset.flatten().double()
     bias = bias if first.bias is None else bias + first.bias.double()
