@@ -10,6 +10,7 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 Marks = npt.NDArray[np.bool_]
 
+CROSSED = 1e-3  # relative: more than the rounding errors of a proof and an attack in float32 together
 SLACK = 1e-4  # relative: an attack ends just beyond the boundary, and a score may be exact
 
 
@@ -37,3 +38,14 @@ def share_certified(certified: Array) -> float:
     """Share of certified radii above 0; NaN if none was asked for."""
     known = ~np.isnan(certified)
     return float((certified[known] > 0.0).mean()) if known.any() else math.nan
+
+
+def crossed_words(certified: Array, attacked: Array) -> list[str]:
+    """That attacks succeeded inside certified radii, which cannot be; nothing where none did."""
+    count = int((certified > attacked * (1.0 + CROSSED)).sum())
+    if not count:
+        return []
+    return [
+        f"! crossed ({count}): an attack lies inside a certified radius, so one of them is wrong; check that the model "
+        "computes the same in every call, and report it"
+    ]

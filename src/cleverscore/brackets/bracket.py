@@ -68,6 +68,11 @@ class Bracket:
         return self.rows[0].method
 
     @property
+    def title(self) -> str:
+        """What the scores are called beside those of other methods."""
+        return self.rows[0].rule.title
+
+    @property
     def score(self) -> Array:
         """The score of each row."""
         return np.array([row.value for row in self.rows])

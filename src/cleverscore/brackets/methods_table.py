@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cleverscore.brackets.agreement import crossed_words
 from cleverscore.brackets.run_bounds import aim
 from cleverscore.norms import norm_name
 from cleverscore.scores.tables import remarks, score_words
@@ -15,13 +16,6 @@ from cleverscore.scores.text_table import number, table
 if TYPE_CHECKING:
     from cleverscore.brackets.bracket import Bracket
     from cleverscore.scores.score import Score
-
-TITLES = {"paper": "CLEVER"}  # other methods are called by their names
-
-
-def method_title(method: str) -> str:
-    """What the column of a method is called: CLEVER for the paper's."""
-    return TITLES.get(method, method)
 
 
 def methods_text(bracket: Bracket) -> str:
@@ -32,7 +26,7 @@ def methods_text(bracket: Bracket) -> str:
     told: dict[str, list[str]] = {}  # what holds for all methods is said once
     for each in brackets:
         for line in remarks(each.rows, fits=False):
-            told.setdefault(line, []).append(method_title(each.method))
+            told.setdefault(line, []).append(each.title)
     words += [line if len(titles) == len(brackets) else f"{titles[0]}: {line}" for line, titles in told.items()]
     return "\n".join([_table(brackets), "", *words])
 
@@ -43,7 +37,7 @@ def _table(brackets: tuple[Bracket, ...]) -> str:
     attacked, certified = (bool((~np.isnan(bounds)).any()) for bounds in (first.upper, first.lower))
     headers = [
         "input", *(["label"] if labelled else []), "predicted", "target", "norm",
-        *(["certified"] if certified else []), *(method_title(each.method) for each in brackets),
+        *(["certified"] if certified else []), *(each.title for each in brackets),
         *(["attack"] if attacked else []),
     ]  # fmt: skip
     found = [dict(_cells(each)) for each in brackets]
@@ -82,7 +76,7 @@ def _medians(bracket: Bracket, p: float) -> str:
     part = bracket.of_norm(p)
     columns = [
         ("certified", part.lower),
-        *((method_title(each.method), each.score) for each in (part, *part.others)),
+        *((each.title, each.score) for each in (part, *part.others)),
         ("attack", part.upper),
     ]
     known = [(name, values[~np.isnan(values)]) for name, values in columns]
@@ -96,7 +90,7 @@ def _disagreements(brackets: tuple[Bracket, ...]) -> list[str]:
     first = brackets[0]
     words = []
     for each in brackets:
-        above, below, name = int(each.violated.sum()), int(each.loose.sum()), method_title(each.method)
+        above, below, name = int(each.violated.sum()), int(each.loose.sum()), each.title
         if above:
             words.append(f"! {name} is above the attack for {above} of {len(each)} rows: believe the attack")
         if below:
@@ -106,10 +100,4 @@ def _disagreements(brackets: tuple[Bracket, ...]) -> list[str]:
     failed = int(np.isinf(first.upper).sum())
     if failed:
         words.append(f"no attack succeeded for {failed} of {len(first)} rows")
-    crossed = int((first.lower > first.upper * (1.0 + 1e-3)).sum())
-    if crossed:
-        words.append(
-            f"! crossed ({crossed}): an attack lies inside a certified radius, so one of them is wrong; check that the "
-            "model computes the same in every call, and report it"
-        )
-    return words
+    return words + crossed_words(first.lower, first.upper)

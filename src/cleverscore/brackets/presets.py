@@ -36,8 +36,8 @@ class Preset:
         adaptive = "" if self.tolerance is None else f"at most, stopped at {self.tolerance:.0%}"
         parts = [
             "all inputs" if self.inputs is None else f"the first {self.inputs} inputs",
-            f"CLEVER with {self.blocks} blocks of {self.block_size} points {adaptive}".rstrip(),
-            *(method for method in self.methods if method != "paper"),
+            f"method{'s' * (len(self.methods) > 1)} {' and '.join(self.methods)}",
+            f"{self.blocks} blocks of {self.block_size} points {adaptive}".rstrip(),
             *(f"attack {name}" for name in self.attacks),
             *(f"certificate {name}" for name in self.certificates),
             "radius 5 in every norm" if self.radius is None else f"radius {self.radius}",

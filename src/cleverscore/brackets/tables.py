@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cleverscore.brackets.agreement import crossed_words
 from cleverscore.norms import norm_name
 from cleverscore.scores.tables import interval_heading, interval_words, score_words
 from cleverscore.scores.text_table import number, table
@@ -69,10 +70,4 @@ def bracket_summary(bracket: Bracket) -> str:
         lines.append(f"! above ({above}): an attack got closer than the score says; believe the attack")
     if below:
         lines.append(f"! below ({below}): more is proved than the score estimates; believe the certificate")
-    crossed = int((bracket.lower > bracket.upper * (1.0 + 1e-3)).sum())
-    if crossed:
-        lines.append(
-            f"! crossed ({crossed}): an attack lies inside a certified radius, so one of them is wrong; check that the "
-            "model computes the same in every call, and report it"
-        )
-    return "\n".join(lines)
+    return "\n".join([*lines, *crossed_words(bracket.lower, bracket.upper)])

@@ -53,6 +53,7 @@ class Estimator:
     tail        a tail model instead of the reverse Weibull law: (maxima, level) -> tails.Endpoints.
     unused      settings that have no meaning for it.
     activity    what a progress bar says.
+    title       what a table with several methods calls it; default: its name.
     per_target  whether each target is measured at points of its own; else a point serves all targets.
     """
 
@@ -63,6 +64,7 @@ class Estimator:
     tail: tails.TailModel | None = None
     unused: tuple[str, ...] = ()
     activity: str = "measuring"
+    title: str = ""
     per_target: bool = False
 
     def measure(self, ready: Prepared, example: Example, budget: Budget) -> Measurements:
@@ -94,7 +96,7 @@ class Estimator:
         assert settings.penalty is not None
         return ScoreRule(
             p=settings.p, radius=settings.radius, method=self.name, target_kind=target_kind(settings.targets),
-            penalty=settings.penalty, cap=self.cap, level=settings.level, tail=self.tail,
+            penalty=settings.penalty, cap=self.cap, level=settings.level, title=self.title, tail=self.tail,
         )  # fmt: skip
 
     def wording(self, settings: Settings) -> Wording:

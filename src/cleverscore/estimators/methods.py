@@ -14,7 +14,7 @@ from cleverscore.validation import import_module_of_user
 METHODS: dict[str, Estimator] = {
     method.name: method
     for method in (
-        Method("paper"),
+        Method("paper", title="CLEVER"),
         Sharp(),
         Method("released-code", ReleasedCodeBall, 3.0, cap=False),
         Slope("slope"),

@@ -22,6 +22,7 @@ Array = npt.NDArray[np.float64]
 class ScoreRule:
     """How measurements become scores: the method's name, the norm, the radius and the tail fit.
 
+    title           what a table with several methods calls its column; default: the name of the method.
     cap             whether the radius bounds the score, as Algorithm 1 says.
     level           of intervals.
     checkpoints     after how many blocks sampling could have stopped: intervals allow for all of them.
@@ -36,7 +37,11 @@ class ScoreRule:
     cap: bool = True
     level: float = 0.95
     checkpoints: int = 1
+    title: str = ""
     tail: tails.TailModel | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", self.title or self.method)
 
     @property
     def tail_fit(self) -> str:

@@ -37,6 +37,7 @@ class Method(Estimator):
     penalty     the weight of (scale / range)^2 in the tail fit, where the user gives none.
     cap         whether the radius bounds the score, as Algorithm 1 says.
     tail        a tail model instead of the reverse Weibull law: (maxima, level) -> tails.Endpoints.
+    title       what a table with several methods calls it; default: its name.
 
     >>> Method("plain likelihood", penalty=0.0).radius
     5.0
@@ -48,6 +49,7 @@ class Method(Estimator):
     penalty: float = tails.PENALTY
     cap: bool = True
     tail: TailModel | None = None
+    title: str = ""
 
     activity = "sampling gradients"
 
