@@ -83,7 +83,6 @@ class Score:
     low, high   interval of `value` at the rule's level: statistical error of the end-point, no certificate. Where the
                 outcome says that the law is not to be relied on, `low` is 0 and `high` is margin / sample maximum.
     lipschitz   the constant used: the fitted end-point, or the sample maximum where nothing can be extrapolated.
-    outcome     how the tail fit or the search ended.
     maxima      the block maxima behind it.
     fit         the tail fit; None where the method fits none.
     profile     the radial profile of a method that searches; None where it fits a tail. Then `lipschitz` is the mean
@@ -106,7 +105,6 @@ class Score:
     upper: float
     capped: bool
     lipschitz: float
-    outcome: FitOutcome
     fit: TailFit | None
     ks_statistic: float
     ks_pvalue: float
@@ -132,6 +130,13 @@ class Score:
     def radius(self) -> float:
         """The radius of the ball."""
         return self.rule.radius
+
+    @property
+    def outcome(self) -> FitOutcome:
+        """How the tail fit or the search ended."""
+        if self.fit is not None:
+            return self.fit.outcome
+        return FitOutcome.NOT_FINITE if self.profile is None else FitOutcome(self.profile.outcome)
 
     @property
     def open_below(self) -> bool:
@@ -254,7 +259,6 @@ def _score(item: Measurements, t: int, rule: ScoreRule, kind: str, tail: Tail) -
         upper=math.nan,
         capped=value >= limit,
         lipschitz=lipschitz,
-        outcome=fit.outcome,
         fit=fit,
         ks_statistic=tail.ks_statistic,
         ks_pvalue=tail.ks_pvalue,
@@ -293,7 +297,7 @@ def _profile_score(item: Measurements, t: int, rule: ScoreRule, kind: str) -> Sc
         input=item.input_id, label=item.label, predicted=item.predicted, target=item.targets[t],
         target_kind=kind, rule=rule, margin=item.margins[t], value=value, low=profile.low if known else math.nan,
         high=value, upper=profile.upper, capped=value >= rule.limit,
-        lipschitz=profile.mean_slope if known else math.nan, outcome=outcome, fit=None, ks_statistic=math.nan,
+        lipschitz=profile.mean_slope if known else math.nan, fit=None, ks_statistic=math.nan,
         ks_pvalue=math.nan, block_size=0, gradients=profile.gradients,
         seconds=item.seconds * profile.gradients / max(1, sum(other.gradients for other in item.profiles)),
         stopped=item.stopped[t], maxima=item.maxima[t], profile=profile,
