@@ -41,13 +41,13 @@ class Waiting(nn.Module):
         return self.inner(x)
 
 
-def study(network_seed: int = 0, **settings: object) -> Study:
+def study(network_seed: int = 0, inputs: int = INPUTS, **settings: object) -> Study:
     classifier = cs.Classifier(network(network_seed), bounds=(0.0, 1.0))
     images = np.random.default_rng(0).random((INPUTS, 3, 4, 4), np.float32)
     config = StudyConfig(
         "made", "drawn", ("2", "inf"), radius=1.0, block_size=BLOCK_SIZE, **{"blocks": BLOCKS, **settings}
     )
-    return Study(config, classifier, images, None, list(range(INPUTS)))
+    return Study(config, classifier, images[:inputs], None, list(range(inputs)))
 
 
 def run(

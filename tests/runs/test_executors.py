@@ -40,10 +40,10 @@ def test_threads_and_processes_give_the_same_maxima(whole: Path, tmp_path: Path)
     pd.testing.assert_frame_equal(table(tmp_path / "processes"), table(whole), check_exact=True)
 
 
-@pytest.mark.parametrize("settings", [{"tolerance": 0.1}, {"budget": "20000"}, {"method": "sharp"}])
+@pytest.mark.parametrize("settings", [{"tolerance": 0.1}, {"budget": "8000"}, {"method": "sharp"}])
 def test_adaptive_scores_do_not_depend_on_shards_or_executors(tmp_path: Path, settings: dict) -> None:
-    run(tmp_path / "one", made=study(**settings), shard_seconds=1000.0)
-    run(tmp_path / "many", made=study(**settings), shard_seconds=0.1, executor=Processes(2))
+    run(tmp_path / "one", made=study(inputs=3, **settings), shard_seconds=1000.0)
+    run(tmp_path / "many", made=study(inputs=3, **settings), shard_seconds=0.1, executor=Processes(2))
     pd.testing.assert_frame_equal(table(tmp_path / "one"), table(tmp_path / "many"), check_exact=True)
 
 
