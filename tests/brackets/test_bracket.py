@@ -118,7 +118,7 @@ def test_the_frame_has_the_documented_columns(scored: cs.Scores) -> None:
 def test_scores_of_several_norms_share_attacks_that_have_one_norm(monkeypatch: pytest.MonkeyPatch) -> None:
     classifier, x = affine(), affine_images(2)
     parts = [cs.clever(classifier, x, p=p, radius=20.0, **FEW) for p in (2.0, math.inf)]
-    both = cs.Scores(parts[0].rows + parts[1].rows, parts[0].heads + parts[1].heads)
+    both = cs.Scores(parts[0].rows + parts[1].rows, parts[0].per_input + parts[1].per_input)
     runs = []
     real = measurements._attacked
     monkeypatch.setattr(measurements, "_attacked", lambda *a: runs.append((a[3], a[4])) or real(*a))
@@ -165,7 +165,7 @@ def test_mistakes_are_sentences(scored: cs.Scores) -> None:
     with pytest.raises(cs.CleverError, match="transform"):
         cs.bracket(cs.Classifier(classifier.module, transform=lambda x: x), x, scored, attacks=(), certificate="crown")
     assert checked_attacks(["best", "fmn"], 1.0)[0] != "best"
-    assert aim(scored.rows[0]) is None and bracketed(scored) == scored.heads
+    assert aim(scored.rows[0]) is None and bracketed(scored) == scored.per_input
 
 
 @pytest.fixture(scope="module")

@@ -130,9 +130,9 @@ def test_networks_with_kinks_are_refused_and_affine_ones_are_not() -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 6)
     relu = nn.Sequential(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 3))
-    with pytest.raises(cs.CleverError, match="kinks"):
+    with pytest.raises(cs.CleverError, match="breakpoints"):
         cs.second_order_clever(cs.Classifier(relu), x, **FEW)
-    with pytest.raises(cs.CleverError, match="kinks"):
+    with pytest.raises(cs.CleverError, match="breakpoints"):
         cs.second_order_clever(cs.load_model("zoo:mnist-cnn"), cs.load_data("zoo:mnist")[0][:1], **FEW)
     affine = cs.Classifier(nn.Linear(6, 3))
     scores = cs.second_order_clever(affine, x, **FEW)

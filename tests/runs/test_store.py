@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from cleverscore.errors import CleverError, StoreError
-from cleverscore.runs.schema import StoredBlocks, evidence_of
+from cleverscore.runs.schema import StoredBlocks, measurements_of
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import stored_scores
 from tests.cli.test_cli import ROOT, cleverscore
@@ -286,11 +286,11 @@ def test_parts_in_any_order_are_one_input(tmp_path: Path, whole: Path) -> None:
         meta, wanted = store.meta, store.measurements("2", inputs=[3])[0]
     with Store.create(tmp_path / "other", meta) as store:
         for row in rows[:-1]:
-            item = evidence_of(row[0], row[4], row[5])
+            item = measurements_of(row[0], row[4], row[5])
             store.append([StoredBlocks("2", item, row[2], whole=False)])
         partial = store.measurements("2")[0]
         assert partial.stopped[0] == "unfinished" and partial.counts[0] == 25 and store.done() == set()
         last = rows[-1]
-        store.append([StoredBlocks("2", evidence_of(last[0], last[4], last[5]), last[2], whole=False)])
+        store.append([StoredBlocks("2", measurements_of(last[0], last[4], last[5]), last[2], whole=False)])
         merged = store.measurements("2")[0]
     assert merged.stopped == wanted.stopped and all(map(lambda a, b: (a == b).all(), merged.maxima, wanted.maxima))

@@ -18,7 +18,7 @@ from cleverscore.estimators import stop_reason as reasons
 from cleverscore.estimators.ascent.profile_search import most_gradients
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
 from cleverscore.estimators.measurements import Measurements
-from cleverscore.runs.schema import StoredBlocks, evidence_of, part_row
+from cleverscore.runs.schema import StoredBlocks, measurements_of, part_row
 from cleverscore.scores.score import COLUMNS
 from tests.cli.test_cli import cleverscore, rows
 
@@ -63,7 +63,7 @@ def test_plots_show_the_profile_and_refuse_a_tail(scores: cs.Scores) -> None:
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
     assert "distance from the input" in axes.get_xlabel() and len(legend) == 3
     assert f"score {scores[0].value:.4g}" in legend and f"crossing met at {scores[0].upper:.4g}" in legend
-    cs.plots.bars(scores.heads)
+    cs.plots.bars(scores.per_input)
     with pytest.raises(cs.CleverError, match=r"plots\.profile"):
         cs.plots.tail(scores[0])
     sampled = cs.clever(network(), images(1), blocks=12, block_size=8)
@@ -83,7 +83,7 @@ def test_a_stored_profile_is_read_back_as_it_was(upper: float) -> None:
     measurements = Measurements(7, 1, 1, (3,), (1.5,), (np.empty(0),), (0,), 0.5, (reasons.ALL_STARTS,), (profile,))
     row = part_row(StoredBlocks("2", measurements))
     text, blob = next(cell for cell in row if isinstance(cell, str) and cell.startswith("{")), row[-2]
-    (again,) = evidence_of(7, text, blob).profiles
+    (again,) = measurements_of(7, text, blob).profiles
     assert again.falls.tolist() == profile.falls.tolist()
     for name in ("distance", "low", "upper", "edges", "gradients", "outcome"):
         assert getattr(again, name) == getattr(profile, name)

@@ -102,4 +102,6 @@ def evaluate(
 
 def _joined(parts: Sequence[Scores]) -> Scores:
     """The scores of several norms together."""
-    return Scores(tuple(chain.from_iterable(s.rows for s in parts)), tuple(chain.from_iterable(s.heads for s in parts)))
+    return Scores(
+        tuple(chain.from_iterable(s.rows for s in parts)), tuple(chain.from_iterable(s.per_input for s in parts))
+    )

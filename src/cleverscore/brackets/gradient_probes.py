@@ -122,7 +122,7 @@ def look(behind: UntransformedModel, example: Example, ball: LpBall, seed: int) 
 
     directions = normal / normal.norm(dim=2, keepdim=True)
     promised = (directions * slope).sum(2)
-    # As small as rounding allows, so that few kinks lie between the two ends.
+    # As small as rounding allows, so that few breakpoints lie between the two ends.
     small = torch.clamp(1e4 * noise * math.sqrt(dim) / steepness.clamp_min(1e-30), min=1e-6 * width)
     small = small.clamp_max(ball.radius)[:, None]
     change = (moved(small * directions) - moved(-small * directions)) @ torch.tensor([1.0, -1.0]).to(slope)

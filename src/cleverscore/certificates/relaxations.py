@@ -71,11 +71,11 @@ class Convex(Activation):
         derivative: Callable[[torch.Tensor], torch.Tensor],
         *,
         lipschitz: float = 1.0,
-        kink: float | None = None,
+        breakpoint: float | None = None,
         room: float = 0.0,
     ) -> None:
         self.function, self.derivative, self.lipschitz = function, derivative, lipschitz
-        self.kink, self.room = kink, room
+        self.breakpoint, self.room = breakpoint, room
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """f(x)."""
@@ -96,13 +96,15 @@ class Convex(Activation):
         return self.derivative(low), self.derivative(high)
 
     def open(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        """A function of two straight pieces is known exactly on either side of its kink."""
-        return super().open(low, high) if self.kink is None else (low < self.kink) & (high > self.kink)
+        """A function of two straight pieces is known exactly on either side of its breakpoint."""
+        return (
+            super().open(low, high) if self.breakpoint is None else (low < self.breakpoint) & (high > self.breakpoint)
+        )
 
 
 def relu() -> Convex:
     """max(x, 0)."""
-    return Convex(lambda x: x.clamp_min(0.0), lambda x: (x > 0).to(x.dtype), kink=0.0)
+    return Convex(lambda x: x.clamp_min(0.0), lambda x: (x > 0).to(x.dtype), breakpoint=0.0)
 
 
 def leaky_relu(slope: float) -> Convex:
@@ -110,7 +112,7 @@ def leaky_relu(slope: float) -> Convex:
     return Convex(
         lambda x: torch.where(x > 0, x, slope * x),
         lambda x: torch.where(x > 0, torch.ones_like(x), torch.full_like(x, slope)),
-        kink=0.0,
+        breakpoint=0.0,
     )
 
 

@@ -65,7 +65,7 @@ def run_score(
     folder = out or Path("runs") / f"{_slug(model)}-{study.config.short_hash()}"
     began = time.perf_counter()
     with study.open_store(folder, fresh=fresh, command=_command()) as store:
-        for text in study.mended:
+        for text in study.dropped:
             note(f"damaged and dropped, to be computed again: {text}")
         wanted = wanted.with_earlier(store)
         if wanted:

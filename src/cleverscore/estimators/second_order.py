@@ -197,9 +197,9 @@ def _lanczos(gradient: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
 
 
 def _require_smooth(classifier: Classifier, example: Example, ball: LpBall, seed: int) -> None:
-    """Refuse networks whose gradient changes by kinks, which no Hessian sees.
+    """Refuse networks whose gradient changes by breakpoints, which no Hessian sees.
 
-    Along a segment the gradient's change is the integral of Hessian times direction; a kink is missing from it.
+    Along a segment the gradient's change is the integral of Hessian times direction; a breakpoint is missing from it.
     """
     end = ball.points(
         example.x, count=1, seed=seed, input_id=example.input_id, block=0, tile=0, bounds=classifier.bounds
@@ -215,11 +215,11 @@ def _require_smooth(classifier: Classifier, example: Example, ball: LpBall, seed
     flat = gradient.detach().flatten(1)
     change = flat[1] - flat[0]
     unexplained = change - product[2:].mean(0)
-    # A gradient that is the same everywhere has no kinks.
+    # A gradient that is the same everywhere has no breakpoints.
     rounding = 1e-4 * float(flat.norm(dim=1).amax())
     if float(change.norm()) > rounding and float(unexplained.norm()) > UNEXPLAINED * float(change.norm()):
         raise ModelError(
             f"second derivatives explain {max(0.0, 1.0 - float(unexplained.norm() / change.norm())):.0%} of how the "
-            "gradient changes in the ball: the network has kinks (ReLU, max pooling) or cannot be differentiated "
+            "gradient changes in the ball: the network has breakpoints (ReLU, max pooling) or cannot be differentiated "
             "twice, and second-order CLEVER would be blind; use cs.clever"
         )

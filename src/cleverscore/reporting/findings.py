@@ -51,7 +51,7 @@ class NormFindings:
 
     p: float
     radius: float
-    heads: tuple[Score | None, ...]
+    per_input: tuple[Score | None, ...]
     upper: Array
     certified: Array
     attacks: tuple[str | None, ...]
@@ -67,11 +67,11 @@ class NormFindings:
     @property
     def known(self) -> list[Score]:
         """The scores that there are."""
-        return [head for head in self.heads if head is not None]
+        return [head for head in self.per_input if head is not None]
 
     def column(self, name: str) -> Array:
         """A number of each head, NaN where there is none."""
-        return np.array([math.nan if head is None else float(getattr(head, name)) for head in self.heads])
+        return np.array([math.nan if head is None else float(getattr(head, name)) for head in self.per_input])
 
     @property
     def median(self) -> Interval:
@@ -97,7 +97,7 @@ class NormFindings:
         return self._zeroed(self.certified)
 
     def _zeroed(self, values: Array) -> Array:
-        wrong = np.array([head is not None and head.correct is False for head in self.heads], dtype=bool)
+        wrong = np.array([head is not None and head.correct is False for head in self.per_input], dtype=bool)
         return np.asarray(np.where(wrong & ~np.isnan(values), 0.0, values))
 
     @property
@@ -112,7 +112,7 @@ class NormFindings:
 
     def over(self, ids: Sequence[int]) -> NormFindings:
         """The same for some inputs, in this order; each must have a score."""
-        places = {head.input: place for place, head in enumerate(self.heads) if head is not None}
+        places = {head.input: place for place, head in enumerate(self.per_input) if head is not None}
         keep = [places[i] for i in ids]
         return self._kept(keep)
 
@@ -121,7 +121,7 @@ class NormFindings:
             return tuple(values[i] for i in keep)
 
         return replace(
-            self, heads=kept(self.heads), upper=self.upper[list(keep)], certified=self.certified[list(keep)],
+            self, per_input=kept(self.per_input), upper=self.upper[list(keep)], certified=self.certified[list(keep)],
             attacks=kept(self.attacks), targets=kept(self.targets),
             by_method={name: kept(heads) for name, heads in self.by_method.items()},
         )  # fmt: skip
@@ -129,7 +129,7 @@ class NormFindings:
     @property
     def robust_accuracy(self) -> RobustAccuracy:
         """Robust accuracy against epsilon, over the inputs that have a score."""
-        there = np.array([head is not None for head in self.heads], dtype=bool)
+        there = np.array([head is not None for head in self.per_input], dtype=bool)
         return robust_accuracy(_Known(self.known, self.certified[there], self.upper[there]))
 
     @property
@@ -140,7 +140,7 @@ class NormFindings:
     @property
     def below_certificate(self) -> npt.NDArray[np.bool_]:
         """Inputs whose score lies below what is certified, not cut at the radius."""
-        capped = np.array([head is not None and head.capped for head in self.heads], dtype=bool)
+        capped = np.array([head is not None and head.capped for head in self.per_input], dtype=bool)
         return below_certificate(self.column("value"), self.certified, capped)
 
     @property
@@ -157,7 +157,7 @@ class NormFindings:
         """What a reader should know about an input, by name."""
 
         def marked(test: Any) -> npt.NDArray[np.bool_]:
-            return np.array([head is not None and bool(test(head)) for head in self.heads], dtype=bool)
+            return np.array([head is not None and bool(test(head)) for head in self.per_input], dtype=bool)
 
         return {
             "misclassified": marked(lambda head: head.correct is False),

@@ -112,7 +112,7 @@ class CleverMetric:
     def scores(self) -> Scores:
         """All scores so far."""
         rows = tuple(row for part in self._parts for row in part.rows)
-        return Scores(rows, tuple(head for part in self._parts for head in part.heads))
+        return Scores(rows, tuple(head for part in self._parts for head in part.per_input))
 
     def reset(self) -> None:
         """Forget all batches."""

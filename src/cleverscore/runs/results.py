@@ -213,7 +213,7 @@ def stored_scores(store: Store, *, maxima: bool = True, method: str | None = Non
                 rule = rules[norm]
                 scores = score_from(measurements, rule, _tails(store, norm, rule, measurements, maxima))
                 rows += scores.rows
-                heads += scores.heads
+                heads += scores.per_input
     return Scores(tuple(rows), tuple(heads))
 
 
@@ -260,7 +260,7 @@ def fit_new(store: Store, config: StudyConfig) -> None:
 def _tails(
     store: Store, norm: str, rule: ScoreRule, measurements: Sequence[Measurements], maxima: bool
 ) -> list[Sequence[Tail]]:
-    """The tails of the evidence: kept ones, and new fits where there are none."""
+    """The tails of the measurements: kept ones, and new fits where there are none."""
     kept = store.tails(norm, rule.tail_fit)
     new = [item for item in measurements if not _fits(kept.get(item.input_id), item)]
     if new and not maxima:

@@ -1,4 +1,4 @@
-"""How a run lies on disk: its tables, their checksums, and rows that become evidence and fits and back."""
+"""How a run lies on disk: its tables, their checksums, and rows that become measurements and fits and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
 from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.stop_reason import ALL_BLOCKS, UNFINISHED
-from cleverscore.scores.score import Tail, made
+from cleverscore.scores.score import Tail, new_unchecked
 from cleverscore.tails import FitOutcome, TailFit
 
 Array = npt.NDArray[np.float64]
@@ -116,8 +116,8 @@ def part_row(part: StoredBlocks) -> tuple[Any, ...]:
     return *with_crc((item.input_id, part.norm, part.first, int(part.whole), text)), blob, zlib.crc32(blob)
 
 
-def evidence_of(input_id: int, text: str, blob: bytes | None) -> Measurements:
-    """The evidence in a row; without its blob the maxima stay on disk."""
+def measurements_of(input_id: int, text: str, blob: bytes | None) -> Measurements:
+    """The measurements in a row; without its blob the maxima stay on disk."""
     metadata = json.loads(text)
     counts = tuple(metadata["counts"])
     if blob is None:
@@ -180,8 +180,8 @@ def tail_of(numbers: Sequence[Any]) -> Tail:
     location, scale, shape, likelihood, largest, outcome, penalty, blocks, low, high, ks, ks_p, ad, ad_p, drift = (
         numbers
     )
-    fit = made(
+    fit = new_unchecked(
         TailFit, location=location, scale=scale, shape=shape, log_likelihood=likelihood, sample_max=largest,
         outcome=OUTCOMES[outcome], penalty=penalty, blocks=blocks, ad_statistic=ad, ad_pvalue=ad_p, drift=drift,
     )  # fmt: skip
-    return made(Tail, fit=fit, end_low=low, end_high=high, ks_statistic=ks, ks_pvalue=ks_p)
+    return new_unchecked(Tail, fit=fit, end_low=low, end_high=high, ks_statistic=ks, ks_pvalue=ks_p)

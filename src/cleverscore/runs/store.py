@@ -36,7 +36,7 @@ from cleverscore.runs.schema import (
     TABLES,
     StoredBlocks,
     crc,
-    evidence_of,
+    measurements_of,
     merged,
     numbers_of,
     part_row,
@@ -190,7 +190,7 @@ class Store:
         with self._writing(key) as connection:
             connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", with_crc((key, json.dumps(value))))
 
-    def mend(self) -> list[str]:
+    def drop_corrupt_rows(self) -> list[str]:
         """Drop rows that do not match their checksums, so that they are computed again; says which they were."""
         dropped = []
         with self._writing("repairs") as connection:
@@ -303,13 +303,13 @@ class Store:
     def measurements(
         self, norm: str, *, maxima: bool = True, inputs: Collection[int] | None = None
     ) -> list[Measurements]:
-        """The evidence for a norm, of all or some inputs, in their order; without `maxima` they stay on disk."""
+        """The measurements of a norm, of all or some inputs, in their order; without `maxima` they stay on disk."""
         return self.measurements_by_norm([norm], maxima=maxima, inputs=inputs)[norm]
 
     def measurements_by_norm(
         self, norms: Sequence[str], *, maxima: bool = True, inputs: Collection[int] | None = None
     ) -> dict[str, list[Measurements]]:
-        """The evidence for several norms, read once."""
+        """The measurements of several norms, read once."""
         wanted = self._blocks
         chosen = "" if inputs is None else f"WHERE input IN ({', '.join(str(int(i)) for i in inputs)})"
         # Rows of all norms are compared with their checksums: one that claims another norm may be a damaged one.
@@ -322,7 +322,7 @@ class Store:
                 continue
             if blob is not None and seal is not None and seal != zlib.crc32(blob):
                 raise self._damaged("parts", input_id)
-            found[norm].setdefault(input_id, []).append((bool(whole), evidence_of(input_id, text, blob)))
+            found[norm].setdefault(input_id, []).append((bool(whole), measurements_of(input_id, text, blob)))
         return {norm: [merged(parts, wanted) for parts in inputs.values()] for norm, inputs in found.items()}
 
     def append_tails(self, norm: str, estimator: str, found: Mapping[int, Sequence[Tail]]) -> None:

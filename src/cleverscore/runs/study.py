@@ -126,7 +126,7 @@ class Study:
     ) -> None:
         self.recipe = recipe
         self._contexts: dict[Any, WorkerContext] = {}
-        self.mended: list[str] = []  # what was damaged in the store when it was opened, and will be computed again
+        self.dropped: list[str] = []  # what was damaged in the store when it was opened, and will be computed again
         self.config = config
         self.class_names = class_names
         self.classifier = classifier
@@ -167,7 +167,7 @@ class Study:
             return Store.create(folder, meta)
         store = Store.open(folder, write=True)
         try:
-            self.mended = store.mend()
+            self.dropped = store.drop_corrupt_rows()
             kept, now = store.meta, json.loads(json.dumps(asdict(self.config)))
             growth = Growth.between(kept["config"], now)
             if growth.refused:

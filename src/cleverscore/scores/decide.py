@@ -123,7 +123,7 @@ def decide(
         for _position, item in ready.measure(examples, budget=shared_budget):
             scores = score_from([item], settings.rule)
             rows += scores.rows
-            heads += scores.heads
+            heads += scores.per_input
             if not heads[-1].value >= at_least:
                 break
     return Decision(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas
 
 Array = npt.NDArray[np.float64]
-Made = TypeVar("Made")
+Created = TypeVar("Created")
 
 COLUMNS = [
     "input",
@@ -212,7 +212,7 @@ def fit_tails(measurements: Sequence[Measurements], rule: ScoreRule) -> list[lis
 def score_from(
     measurements: Sequence[Measurements], rule: ScoreRule, known: Sequence[Sequence[Tail]] | None = None
 ) -> Scores:
-    """Derive all scores; `known` holds the tails of the evidence where they were fitted before.
+    """Derive all scores; `known` holds the tails of the measurements where they were fitted before.
 
     An untargeted rule adds a row per input: the smallest score over its targets (Algorithm 2).
     """
@@ -226,7 +226,7 @@ def score_from(
         ]
         smallest = _smallest(scores)
         if takes_smallest(rule.target_kind):
-            smallest = changed(smallest, target_kind=rule.target_kind)
+            smallest = replace_unchecked(smallest, target_kind=rule.target_kind)
             rows += [smallest, *scores]
         else:
             rows += scores
@@ -244,7 +244,7 @@ def _score(item: Measurements, t: int, rule: ScoreRule, kind: str, tail: Tail) -
         value = _converted(margin, lipschitz, slope, limit)
         low = _converted(margin, tail.end_high, slope, limit)
         high = _converted(margin, tail.end_low, slope, limit)
-    return made(
+    return new_unchecked(
         Score,
         input=item.input_id,
         label=item.label,
@@ -272,19 +272,19 @@ def _score(item: Measurements, t: int, rule: ScoreRule, kind: str, tail: Tail) -
     )
 
 
-def made(kind: type[Made], **fields: Any) -> Made:
+def new_unchecked(kind: type[Created], **fields: Any) -> Created:
     """A frozen dataclass with all its fields, in a tenth of the time that its own constructor takes.
 
     A large run has hundreds of thousands of them.
     """
-    made = object.__new__(kind)
-    object.__setattr__(made, "__dict__", fields)
-    return made
+    created = object.__new__(kind)
+    object.__setattr__(created, "__dict__", fields)
+    return created
 
 
-def changed(head: Score, **fields: Any) -> Score:
+def replace_unchecked(score: Score, **fields: Any) -> Score:
     """`replace` in a fraction of its time, for the same reason."""
-    return made(Score, **{**head.__dict__, **fields})
+    return new_unchecked(Score, **{**score.__dict__, **fields})
 
 
 def _profile_score(item: Measurements, t: int, rule: ScoreRule, kind: str) -> Score:
@@ -335,7 +335,7 @@ def _smallest(scores: Sequence[Score]) -> Score:
     rivals = [score for score in scores if not is_lost(score.stopped)] or scores
     # Of several at the radius, the one whose margin is used up first.
     head = unknown[0] if unknown else min(rivals, key=lambda s: (s.value, s.margin / max(s.lipschitz, 1e-300)))
-    return changed(
+    return replace_unchecked(
         head,
         low=math.nan if unknown else min(score.low for score in rivals),
         high=math.nan if unknown else min(score.high for score in rivals),
@@ -349,26 +349,28 @@ def _smallest(scores: Sequence[Score]) -> Score:
 class Scores:
     """Scores of a batch: `scores[i]` is input i's (its smallest over targets), `rows` holds every target's.
 
+    rows                every (input, target), and untargeted scores before those of their targets.
+    per_input           the score of each input.
     values, low, high   arrays, one entry per input.
     """
 
     rows: tuple[Score, ...]
-    heads: tuple[Score, ...]
+    per_input: tuple[Score, ...]
 
     def __len__(self) -> int:
-        return len(self.heads)
+        return len(self.per_input)
 
     def __getitem__(self, position: int) -> Score:
-        return self.heads[position]
+        return self.per_input[position]
 
     def __repr__(self) -> str:
         return f"<Scores of {len(self)} inputs, {len(self.rows)} rows; print() shows the table>"
 
     def __iter__(self) -> Iterator[Score]:
-        return iter(self.heads)
+        return iter(self.per_input)
 
     def _array(self, name: str) -> Array:
-        return np.array([getattr(score, name) for score in self.heads], dtype=np.float64)
+        return np.array([getattr(score, name) for score in self.per_input], dtype=np.float64)
 
     @property
     def values(self) -> Array:
@@ -398,7 +400,7 @@ class Scores:
         return frame
 
     def __str__(self) -> str:
-        return self._with_summary(scores_table(self.heads))
+        return self._with_summary(scores_table(self.per_input))
 
     def every_target(self) -> str:
         """The table with a line per target class instead of one per input, and why no more was drawn for each."""
@@ -406,4 +408,4 @@ class Scores:
         return self._with_summary(scores_table(single, stops=True))
 
     def _with_summary(self, table: str) -> str:
-        return "\n".join([table, "", *below_the_table(self.heads, self.rows)])
+        return "\n".join([table, "", *below_the_table(self.per_input, self.rows)])

@@ -89,12 +89,12 @@ def _columns(
         return np.asarray(values, np.float32)
 
     def of_fit(name: str) -> npt.NDArray[np.float32]:
-        fits = (None if head is None else head.fit for head in norm.heads)
+        fits = (None if head is None else head.fit for head in norm.per_input)
         return numbers([math.nan if fit is None else float(getattr(fit, name)) for fit in fits])
 
     def interval(name: str) -> npt.NDArray[np.float32]:
         # The page calls these an interval at a level, which the low end of a search is not.
-        fitted = [head is not None and head.fit is not None for head in norm.heads]
+        fitted = [head is not None and head.fit is not None for head in norm.per_input]
         return numbers(np.where(fitted, norm.column(name), math.nan))
 
     flags = norm.flags()
@@ -111,19 +111,19 @@ def _columns(
         "scale": of_fit("scale"),
         "shape": of_fit("shape"),
         "smallest": numbers(
-            [math.nan if h is None or not len(h.maxima) else float(h.maxima.min()) for h in norm.heads]
+            [math.nan if h is None or not len(h.maxima) else float(h.maxima.min()) for h in norm.per_input]
         ),
         "largest": of_fit("sample_max"),
-        "target": np.array([-1 if head is None else head.target for head in norm.heads], np.int32),
-        "blocks": np.array([0 if head is None else len(head.maxima) for head in norm.heads], np.int32),
-        "outcome": np.array([255 if h is None else outcomes.index(h.outcome) for h in norm.heads], np.uint8),
-        "stopped": np.array([255 if h is None else stopped.index(h.stopped) for h in norm.heads], np.uint8),
+        "target": np.array([-1 if head is None else head.target for head in norm.per_input], np.int32),
+        "blocks": np.array([0 if head is None else len(head.maxima) for head in norm.per_input], np.int32),
+        "outcome": np.array([255 if h is None else outcomes.index(h.outcome) for h in norm.per_input], np.uint8),
+        "stopped": np.array([255 if h is None else stopped.index(h.stopped) for h in norm.per_input], np.uint8),
         "flags": np.asarray(bits, np.int32),
         "upper": numbers(norm.upper),
         "certified": numbers(norm.certified),
         "attack": np.array([255 if name is None else attacks.index(name) for name in norm.attacks], np.uint8),
     }
-    profiles = [None if head is None else head.profile for head in norm.heads]
+    profiles = [None if head is None else head.profile for head in norm.per_input]
     facts: dict[str, Any] = {"flags": list(flags), "block_size": max((h.block_size for h in norm.known), default=0)}
     if any(profiles):
         facts["profiles"] = [
@@ -138,8 +138,8 @@ def _short(values: npt.NDArray[Any]) -> list[float | None]:
 
 def _quantiles(norm: NormFindings, kept: int) -> npt.NDArray[np.uint16]:
     """Evenly spaced order statistics of each input's maxima, as fractions of their range; differences compress well."""
-    table = np.zeros((len(norm.heads), kept), np.uint16)
-    for place, head in enumerate(norm.heads):
+    table = np.zeros((len(norm.per_input), kept), np.uint16)
+    for place, head in enumerate(norm.per_input):
         if head is None or not len(head.maxima) or not np.isfinite(head.maxima).all():
             continue
         ordered = np.sort(head.maxima)
@@ -161,9 +161,9 @@ def prefixes(blocks: int) -> list[int]:
 
 def _convergence(norm: NormFindings) -> npt.NDArray[np.uint16]:
     """The score from the first 16, 32, ... blocks, as log2 of its ratio to the final one; 0 is none."""
-    table = np.zeros((len(norm.heads), PREFIXES), np.uint16)
+    table = np.zeros((len(norm.per_input), PREFIXES), np.uint16)
     groups: dict[int, list[tuple[int, Score]]] = defaultdict(list)
-    for place, head in enumerate(norm.heads):
+    for place, head in enumerate(norm.per_input):
         if head is not None and head.value > 0.0 and np.isfinite(head.maxima).all():
             for size in prefixes(len(head.maxima)):
                 groups[size].append((place, head))
@@ -186,9 +186,9 @@ def _codes(ratios: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]:
 
 def _stability(norm: NormFindings) -> npt.NDArray[np.uint16]:
     """End-points of 1, 2, 4, ... merged blocks, as ratios to the largest gradient norm that was met; 0 is none."""
-    table = np.zeros((len(norm.heads), MERGES), np.uint16)
+    table = np.zeros((len(norm.per_input), MERGES), np.uint16)
     groups: dict[int, list[tuple[int, Score]]] = defaultdict(list)
-    for place, head in enumerate(norm.heads):
+    for place, head in enumerate(norm.per_input):
         if head is not None and head.outcome.has_law and len(head.maxima):
             groups[len(head.maxima)].append((place, head))
     for members in groups.values():
@@ -204,7 +204,7 @@ def _target_scores(
     norm: NormFindings, kept: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], list[float] | None]:
     """The nearest target classes of each input and their scores on a logarithmic scale of 255 levels; 0 is none."""
-    shape = (len(norm.heads), kept)
+    shape = (len(norm.per_input), kept)
     classes, levels = np.zeros(shape, np.int32), np.zeros(shape, np.uint8)
     values = [score.value for row in norm.targets for score in row if score.value > 0.0 and math.isfinite(score.value)]
     if not values:
