@@ -95,6 +95,7 @@ def test_what_the_option_takes() -> None:
     assert baseline_path(Path("a"), "test_b.py::test_c[1/2]").parent == Path("a")
 
 
+@pytest.mark.slow
 def test_the_fixture_keeps_and_compares(tmp_path: Path) -> None:
     (tmp_path / "test_model.py").write_text(TEST)
 
