@@ -155,7 +155,7 @@ def raced(
     races = {
         (norm, penalty): TargetElimination(
             example.targets, example.margins, limit=limit, penalty=penalty, level=LEVEL, blocks=blocks.raced,
-            block_size=blocks.size, stopping=Stopping(0.0, race=True),
+            block_size=blocks.size, stopping=Stopping(0.0, smallest=True),
         )
         for norm in range(norms)
         for penalty in PENALTIES

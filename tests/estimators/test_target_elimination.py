@@ -51,7 +51,7 @@ def test_checkpoints_double() -> None:
 
 
 def test_a_clear_loser_is_dropped_at_the_first_look_and_near_ties_run_on() -> None:
-    run = race([1.0, 1.001, 3.0], stopping=Stopping(0.0, race=True))
+    run = race([1.0, 1.001, 3.0], stopping=Stopping(0.0, smallest=True))
     run.add(weibull(np.random.default_rng(0), (3, 32)))
     assert run.stopped == ["", "", reasons.LOST]
     run.add(weibull(np.random.default_rng(1), (2, 168)))
@@ -63,7 +63,7 @@ def test_a_clear_loser_is_dropped_at_the_first_look_and_near_ties_run_on() -> No
 def test_the_winner_is_rarely_dropped() -> None:
     """60 races of a true minimum against one that is 3% larger: a rule that loses 5% of them would fail in 95%."""
     for seed in range(60):
-        run = race([1.0, 1.03], stopping=Stopping(0.0, race=True))
+        run = race([1.0, 1.03], stopping=Stopping(0.0, smallest=True))
         generator = np.random.default_rng(seed)
         while run.active:
             run.add(weibull(generator, (len(run.active), run.next_checkpoint() - run.drawn)))
@@ -79,7 +79,7 @@ def test_a_race_ends_with_the_smallest_score_of_all_blocks() -> None:
     margins = np.array([1.0, 1.02, 1.1, 1.3])
     for seed in range(40):
         maxima = weibull(np.random.default_rng(seed), (4, 256), shape=15.0)
-        run = race(margins.tolist(), stopping=Stopping(0.0, race=True), blocks=256)
+        run = race(margins.tolist(), stopping=Stopping(0.0, smallest=True), blocks=256)
         while run.active:
             run.add(maxima[run.active, run.drawn : run.next_checkpoint()])
         scores = margins / tails.fit(maxima, penalty=0.01).location
@@ -91,11 +91,11 @@ def test_a_race_ends_with_the_smallest_score_of_all_blocks() -> None:
 def test_a_tail_that_may_turn_out_longer_stays_in(margin: float, out: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Halves of 32 blocks agree that both rivals lost; one of them could still win if its maxima were Gumbel ones."""
     maxima = weibull(np.random.default_rng(2), (2, 32), shape=8.0)
-    run = race([1.0, margin], stopping=Stopping(0.0, race=True), blocks=500)
+    run = race([1.0, margin], stopping=Stopping(0.0, smallest=True), blocks=500)
     run.add(maxima)
     assert run.stopped == ["", reasons.LOST if out else ""]
     monkeypatch.setattr(racing, "gumbel_reach", lambda blocks, penalty: 0.0)
-    run = race([1.0, margin], stopping=Stopping(0.0, race=True), blocks=500)
+    run = race([1.0, margin], stopping=Stopping(0.0, smallest=True), blocks=500)
     run.add(maxima)
     assert run.stopped == ["", reasons.LOST]
 
@@ -112,20 +112,20 @@ ATOMS = np.concatenate([np.full((2, 4), 2.0), weibull(np.random.default_rng(2), 
 @pytest.mark.parametrize(("margin", "out"), [(1.1, False), (20.0, True)])
 def test_repeated_maxima_end_nothing_but_a_race_that_is_lost_by_far(margin: float, out: bool) -> None:
     """Their interval has no width, but a steeper piece may be hit later."""
-    run = race([1.0, margin], stopping=Stopping(0.2, race=True), blocks=500)
+    run = race([1.0, margin], stopping=Stopping(0.2, smallest=True), blocks=500)
     run.add(ATOMS)
     assert tails.fit(ATOMS).outcome.tolist() == [tails.FitOutcome.TIED_MAXIMA] * 2
     assert run.stopped == ["", reasons.LOST if out else ""]
 
 
-@pytest.mark.parametrize("stopping", [Stopping(0.0, race=False), Stopping(0.0, race=False, threshold=0.4)])
+@pytest.mark.parametrize("stopping", [Stopping(0.0, smallest=False), Stopping(0.0, smallest=False, threshold=0.4)])
 def test_repeated_maxima_decide_nothing(stopping: Stopping) -> None:
     run = race([1.0, 1.0], stopping=stopping, blocks=500, limit=0.45)
     run.add(ATOMS)  # scores of 0.5 if nothing steeper comes
     assert run.stopped == ["", ""]
 
 
-@pytest.mark.parametrize("reason", [reasons.LOST, reasons.SCOUTED, reasons.SKETCHED])
+@pytest.mark.parametrize("reason", [reasons.LOST, reasons.PREFILTERED, reasons.SKETCHED])
 def test_who_is_out_of_the_race_does_not_have_the_smallest_score(reason: str) -> None:
     """A few single points may suggest anything; the head is one of those that stayed in."""
     maxima = weibull(np.random.default_rng(0), (64,))
@@ -138,17 +138,17 @@ def test_who_is_out_of_the_race_does_not_have_the_smallest_score(reason: str) ->
 
 
 def test_a_narrow_interval_stops() -> None:
-    run = race([1.0], stopping=Stopping(0.2, race=False))
+    run = race([1.0], stopping=Stopping(0.2, smallest=False))
     run.add(weibull(np.random.default_rng(0), (1, 64), shape=1.5))
     assert run.stopped == [reasons.NARROW]
-    run = race([1.0], stopping=Stopping(1e-6, race=False))
+    run = race([1.0], stopping=Stopping(1e-6, smallest=False))
     run.add(weibull(np.random.default_rng(0), (1, 64), shape=1.5))
     assert run.stopped == [""]
 
 
 def test_a_score_at_the_radius_stops_and_equal_maxima_do_not() -> None:
     """A small steep piece of a piecewise linear network may be hit later, for the leader or a rival far behind."""
-    run = race([100.0, 1.0, 4.0, 9.0], stopping=Stopping(0.2, race=True), limit=5.0)
+    run = race([100.0, 1.0, 4.0, 9.0], stopping=Stopping(0.2, smallest=True), limit=5.0)
     steady = weibull(np.random.default_rng(0), (32,), shape=1.5)
     run.add(np.stack([steady, np.full(32, 2.0), np.full(32, 2.0), np.zeros(32)]))
     assert run.stopped == [reasons.AT_RADIUS, "", "", ""]

@@ -332,8 +332,8 @@ def test_a_report_says_what_a_race_left_out(tmp_path: Path) -> None:
     ]
     done = cleverscore(*command, "--tolerance", 0.05, "--out", run)
     text = page(run).read_text()
-    (words,) = [line.split(": ", 1)[1] for line in done.stdout.splitlines() if line.startswith("race: ")]
-    assert f"<dt>race</dt><dd>{words}</dd>" in text
+    (words,) = [line.split(": ", 1)[1] for line in done.stdout.splitlines() if line.startswith("elimination: ")]
+    assert f"<dt>elimination</dt><dd>{words}</dd>" in text
 
 
 def test_a_sharp_run_shows_its_radial_profiles(browser: Browser, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_close_calls_draw_all_blocks() -> None:
     def race(threshold: float) -> TargetElimination:
         made = TargetElimination(
             [1], [1.0], limit=5.0, penalty=0.1, level=0.95, blocks=128, block_size=8,
-            stopping=Stopping(0.0, race=False, threshold=threshold),
+            stopping=Stopping(0.0, smallest=False, threshold=threshold),
         )  # fmt: skip
         while made.active:
             made.add(10.0 - generator.weibull(3.0, (1, made.next_checkpoint() - made.drawn)))

@@ -12,10 +12,10 @@ BUDGET = "budget used up"
 UNFINISHED = "unfinished"  # the run was interrupted; repeating it draws the rest
 DECIDED = "threshold is decided"
 LOST = "cannot be the smallest"
-SCOUTED = f"{LOST}, by a few points"
+PREFILTERED = f"{LOST}, by a few points"
 SKETCHED = f"{LOST}, by random projections"
 
 
 def is_lost(reason: str) -> bool:
-    """Whether a target was taken out of a race."""
+    """Whether a target was eliminated, because it could not have the smallest score."""
     return reason.startswith(LOST)

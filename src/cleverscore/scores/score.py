@@ -330,7 +330,7 @@ def _smallest(scores: Sequence[Score]) -> Score:
     if len(scores) == 1:
         return scores[0]
     unknown = [score for score in scores if math.isnan(score.value)]
-    # Targets that lost their race were stopped early, with rough scores and wide intervals; that they lost is known
+    # Targets that were eliminated were stopped early, with rough scores and wide intervals; that they lost is known
     # much better.
     rivals = [score for score in scores if not is_lost(score.stopped)] or scores
     # Of several at the radius, the one whose margin is used up first.

@@ -23,16 +23,16 @@ MOST_NAMED = 5  # inputs whose numbers a remark lists
 
 
 def elimination_summary(rows: Sequence[Score]) -> str:
-    """How many targets were still in the race at its end, and what took the others out."""
-    raced = [score for score in rows if score.target_kind == "all"]
-    reasons = Counter(score.stopped for score in raced)
+    """How many targets were still in at the end, and what took the others out."""
+    rivals = [score for score in rows if score.target_kind == "all"]
+    reasons = Counter(score.stopped for score in rivals)
     out = {reason: count for reason, count in reasons.items() if is_lost(reason)}
     if not out:
         return ""
     heads = sum(takes_smallest(score.target_kind) for score in rows)
-    left = len(raced) - sum(out.values())
+    left = len(rivals) - sum(out.values())
     words = ", ".join(f"{count / heads:.3g} out ({reason})" for reason, count in out.items())
-    return f"race: of {len(raced) / heads:.3g} targets per input, {left / heads:.3g} stayed in, {words}"
+    return f"elimination: of {len(rivals) / heads:.3g} targets per input, {left / heads:.3g} stayed in, {words}"
 
 
 def could_eliminate(rows: Sequence[Score]) -> bool:

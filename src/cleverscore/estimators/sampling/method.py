@@ -67,7 +67,7 @@ class Method(Estimator):
                     f"method {self.name!r} has a tail model of its own, which sampling cannot be stopped by; leave "
                     "tolerance, budget and thresholds out"
                 )
-            Stopping(0.0 if settings.tolerance is None else settings.tolerance, race=True)
+            Stopping(0.0 if settings.tolerance is None else settings.tolerance, smallest=True)
 
     def rule(self, settings: Settings) -> ScoreRule:
         """How block maxima become scores; intervals allow for the checkpoints at which sampling may stop."""

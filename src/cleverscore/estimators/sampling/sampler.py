@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float64]
 
-RACED_TOGETHER = 16  # inputs: enough work for all threads in a round, and results early
+TOGETHER = 16  # inputs: enough work for all threads in a round, and results early
 LEAST_BLOCKS = 10  # a tail fit needs them; a budget that runs out earlier is exceeded
 
 
@@ -71,7 +71,7 @@ class Sampler(Prepared):
         """Draw the blocks of all examples: (position, measurements) as each is complete."""
         job = self._job(examples, on_work)
         if self.settings.adaptive:
-            yield from job.race(budget or Budget.parse(self.settings.budget))
+            yield from job.until_eliminated(budget or Budget.parse(self.settings.budget))
         else:
             yield from job.all_blocks()
 
@@ -150,34 +150,34 @@ class _SamplingJob:
             values = tuple(maxima.values)
             yield i, Measurements.of(example, values, (size,) * count, maxima.seconds, (ALL_BLOCKS,) * count)
 
-    def race(self, budget: Budget) -> Iterator[tuple[int, Measurements]]:
-        """Rounds of more blocks for the races that still run, a group of inputs at a time."""
-        for start in range(0, len(self.examples), RACED_TOGETHER):
-            group = range(start, min(start + RACED_TOGETHER, len(self.examples)))
-            races = {i: target_elimination(self.examples[i], self.ready.settings) for i in group}
+    def until_eliminated(self, budget: Budget) -> Iterator[tuple[int, Measurements]]:
+        """Rounds of more blocks for the targets that are still in, a group of inputs at a time."""
+        for start in range(0, len(self.examples), TOGETHER):
+            group = range(start, min(start + TOGETHER, len(self.examples)))
+            running = {i: target_elimination(self.examples[i], self.ready.settings) for i in group}
             seconds = dict.fromkeys(group, 0.0)
             group_budget = budget.share(len(group), len(self.examples) - start)
-            self._sketch(races, seconds, group_budget)
-            self._prefilter(races, seconds, group_budget)
-            while races:
-                self._round(races, seconds, group_budget)
-                for i in [i for i, race in races.items() if not race.active]:
-                    race = races.pop(i)
+            self._sketch(running, seconds, group_budget)
+            self._prefilter(running, seconds, group_budget)
+            while running:
+                self._round(running, seconds, group_budget)
+                for i in [i for i, elimination in running.items() if not elimination.active]:
+                    elimination = running.pop(i)
                     found = Measurements.of(
-                        self.examples[i], race.maxima, tuple(race.block_sizes), seconds[i], tuple(race.stopped),
-                        gradients=tuple(race.gradients),
+                        self.examples[i], elimination.maxima, tuple(elimination.block_sizes), seconds[i], tuple(elimination.stopped),
+                        gradients=tuple(elimination.gradients),
                     )  # fmt: skip
                     yield i, found
 
-    def _sketch(self, races: dict[int, TargetElimination], seconds: dict[int, float], group_budget: Budget) -> None:
-        """Random projections for races with many targets: most of them end there, for a gradient each at most.
+    def _sketch(self, running: dict[int, TargetElimination], seconds: dict[int, float], group_budget: Budget) -> None:
+        """Random projections for inputs with many targets: most of them end there, for a gradient each at most.
 
         Not in the box: projections tell norms of whole gradients, and which components count differs between targets.
         """
         if self.ball.region == "box":
             return
-        for i, race in races.items():
-            if not race.needs_prefilter:
+        for i, elimination in running.items():
+            if not elimination.needs_prefilter:
                 continue
             began = time.perf_counter()
             example = self.examples[i]
@@ -187,50 +187,54 @@ class _SamplingJob:
                         example.x, count=1, seed=self.ready.settings.seed, input_id=example.input_id, block=block,
                         tile=0, bounds=self.classifier.bounds,
                     )
-                    for block in race.prefilter_blocks[:SKETCHED_POINTS]
+                    for block in elimination.prefilter_blocks[:SKETCHED_POINTS]
                 ]
             )  # fmt: skip
             with group_budget.charging(SKETCHED_POINTS * SKETCHED_DIRECTIONS):
                 norms = sketched_norms(
-                    self.classifier, points, predicted=example.predicted, targets=race.targets, q=self.ball.q,
+                    self.classifier, points, predicted=example.predicted, targets=elimination.targets, q=self.ball.q,
                     directions=SKETCHED_DIRECTIONS, chunk_size=self.ready.chunk_size, seed=self.ready.settings.seed,
                     input_id=example.input_id,
                 )  # fmt: skip
             if norms is not None and np.isfinite(norms).all():
-                race.sketch(norms)
+                elimination.sketch(norms)
             seconds[i] += time.perf_counter() - began
 
-    def _prefilter(self, races: dict[int, TargetElimination], seconds: dict[int, float], group_budget: Budget) -> None:
-        """A few points for races with many targets, so that blocks are drawn for the promising ones only."""
-        many = [i for i, race in races.items() if race.needs_prefilter]
+    def _prefilter(
+        self, running: dict[int, TargetElimination], seconds: dict[int, float], group_budget: Budget
+    ) -> None:
+        """A few points for inputs with many targets, so that blocks are drawn for the promising ones only."""
+        many = [i for i, elimination in running.items() if elimination.needs_prefilter]
         requests = [
-            self.request(i, tuple(races[i].targets[t] for t in races[i].active), races[i].prefilter_blocks, 1)
+            self.request(i, tuple(running[i].targets[t] for t in running[i].active), running[i].prefilter_blocks, 1)
             for i in many
         ]
         with group_budget.charging(sum(len(r.targets) * len(r.blocks) for r in requests)):
             for position, maxima in self.draw(requests):
-                races[many[position]].prefilter(maxima.values)
+                running[many[position]].prefilter(maxima.values)
                 seconds[many[position]] += maxima.seconds
 
-    def _round(self, races: dict[int, TargetElimination], seconds: dict[int, float], group_budget: Budget) -> None:
-        """Blocks up to each race's next look, or what the budget allows."""
+    def _round(self, running: dict[int, TargetElimination], seconds: dict[int, float], group_budget: Budget) -> None:
+        """Blocks up to each input's next checkpoint, or what the budget allows."""
         size = self.ready.settings.block_size
-        ahead = {i: race.next_checkpoint() - race.drawn for i, race in races.items()}
-        costs = {i: len(race.active) * size for i, race in races.items()}
-        least = max(0, LEAST_BLOCKS - min(race.drawn for race in races.values()))
+        ahead = {i: elimination.next_checkpoint() - elimination.drawn for i, elimination in running.items()}
+        costs = {i: len(elimination.active) * size for i, elimination in running.items()}
+        least = max(0, LEAST_BLOCKS - min(elimination.drawn for elimination in running.values()))
         allowed = group_budget.allowed_blocks(costs, ahead, least=least)
         if allowed == 0:
-            for race in races.values():
-                race.stop(BUDGET)
+            for elimination in running.values():
+                elimination.stop(BUDGET)
             return
-        order = list(races)
-        requests = [self._next_request(i, races[i], min(ahead[i], allowed)) for i in order]
+        order = list(running)
+        requests = [self._next_request(i, running[i], min(ahead[i], allowed)) for i in order]
         with group_budget.charging(sum(len(r.targets) * len(r.blocks) * size for r in requests)):
             for position, maxima in self.draw(requests):
                 seconds[order[position]] += maxima.seconds
-                races[order[position]].add(maxima.values)
+                running[order[position]].add(maxima.values)
 
-    def _next_request(self, position: int, race: TargetElimination, count: int) -> Request:
+    def _next_request(self, position: int, elimination: TargetElimination, count: int) -> Request:
         """The next blocks of the targets that are still in."""
-        targets = tuple(race.targets[t] for t in race.active)
-        return self.request(position, targets, range(race.drawn, race.drawn + count), self.ready.settings.block_size)
+        targets = tuple(elimination.targets[t] for t in elimination.active)
+        return self.request(
+            position, targets, range(elimination.drawn, elimination.drawn + count), self.ready.settings.block_size
+        )

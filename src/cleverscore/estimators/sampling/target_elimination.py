@@ -1,4 +1,4 @@
-"""When to stop: looks at a growing number of blocks, intervals that are narrow enough, and targets that lost the race.
+"""When to stop: checkpoints, intervals that are narrow enough, and targets that cannot have the smallest score.
 
 An untargeted score is a minimum, so a target whose score cannot become the smallest needs no more gradients. All
 targets of an input see the same points, so their scores are compared in pairs: on random halves of the blocks drawn so
@@ -25,14 +25,14 @@ import numpy.typing as npt
 from cleverscore import tails
 from cleverscore.errors import SettingError
 from cleverscore.estimators.score_rule import capped_ratio
-from cleverscore.estimators.stop_reason import ALL_BLOCKS, AT_RADIUS, DECIDED, LOST, NARROW, SCOUTED, SKETCHED
+from cleverscore.estimators.stop_reason import ALL_BLOCKS, AT_RADIUS, DECIDED, LOST, NARROW, PREFILTERED, SKETCHED
 from cleverscore.tails import FitOutcome
 from cleverscore.validation import is_number
 
 Array = npt.NDArray[np.float64]
 
-FIRST_LOOK = 32  # blocks; below, a tail fit tells little
-HALVES = 24  # random halves per look: their standard deviation is known to 15%
+FIRST_CHECKPOINT = 32  # blocks; below, a tail fit tells little
+HALVES = 24  # random halves per checkpoint: their standard deviation is known to 15%
 # Of n blocks out of N, the log score differs from that of all N by about sqrt(1 - n / N) times its own standard error.
 # The estimates have heavier tails than a normal law, above all for few blocks, so it takes four of these; and never
 # fewer than three of the standard error itself, so that a rival's true score is hardly the smallest, either.
@@ -45,27 +45,27 @@ GUMBEL_SEED = 0x67756D62
 EQUAL_MAXIMA = (FitOutcome.TIED_MAXIMA, FitOutcome.CONSTANT, FitOutcome.ZERO)
 
 # With more targets than this, single points are looked at before blocks are drawn.
-SCOUTED_ABOVE = 32
-SCOUTING_START = 2**40  # scouting blocks are of one point each, far from the numbers of real blocks
-MOST_SCOUTS, LEAST_SCOUTS = 32, 8
+PREFILTERED_ABOVE = 32
+PREFILTER_START = 2**40  # its blocks are of one point each, far from the numbers of real blocks
+MOST_PREFILTER_POINTS, LEAST_PREFILTER_POINTS = 32, 8
 # Before that, random projections at a few of these points tell all norms to about a tenth. Blocks of a thousand norms
 # reach 1.2 to 3 times the mean norm on the networks measured, so a target 2.5 times behind the best cannot win.
 SKETCHED_POINTS, SKETCHED_DIRECTIONS = 8, 16
 SKETCHED_FACTOR = 2.5
-SCOUTING_SHARE = 4  # scouting costs at most about as much as this many targets with all their blocks
+PREFILTER_SHARE = 4  # it costs at most about as much as this many targets with all their blocks
 # Blocks of about a thousand norms with a light tail reach 7.3 standard deviations above the mean. From 32 norms that
-# number is known to about one; a target stays in the race unless 12 for it and 4 for the best still leave it behind.
-SCOUTED_HIGH, SCOUTED_LOW = 12.0, 4.0
+# number is known to about one; a target stays in unless 12 for it and 4 for the best still leave it behind.
+PREFILTER_HIGH, PREFILTER_LOW = 12.0, 4.0
 
 
 def checkpoints(blocks: int) -> list[int]:
-    """Numbers of blocks at which a race is looked at: 32, 64, 128, ... and all.
+    """Numbers of blocks after which sampling may stop: 32, 64, 128, ... and all.
 
     >>> checkpoints(500)
     [32, 64, 128, 256, 500]
     """
     at = []
-    size = FIRST_LOOK
+    size = FIRST_CHECKPOINT
     while size < blocks:
         at.append(size)
         size *= 2
@@ -87,13 +87,13 @@ def gumbel_reach(blocks: int, penalty: float) -> float:
 class Stopping:
     """What ends sampling before all blocks are drawn.
 
-    tolerance   relative half-width of a score's interval that is more than narrow enough; 0 only races targets.
-    race        whether targets compete for the smallest score.
-    threshold   a score that only has to be told from: sampling ends where it is clear on which side the score will be.
+    tolerance   relative half-width of a score's interval that is more than narrow enough; 0 only eliminates targets.
+    smallest    whether only the smallest score of all targets counts, so that others are eliminated.
+    threshold   decide only whether the score exceeds it: sampling ends where it is clear on which side it will be.
     """
 
     tolerance: float
-    race: bool
+    smallest: bool
     threshold: float | None = None
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ class TargetElimination:
         self.maxima: list[Array] = [np.empty(0) for _ in self.targets]
         self.gradients = [0 for _ in self.targets]
         self.stopped: list[str] = ["" for _ in self.targets]
-        self._record = math.inf  # smallest score among targets that ended without losing, at earlier looks
+        self._record = math.inf  # smallest score among targets that ended without losing, at earlier checkpoints
 
     @property
     def active(self) -> list[int]:
@@ -140,19 +140,21 @@ class TargetElimination:
         return max((len(self.maxima[t]) for t in self.active), default=0)
 
     def next_checkpoint(self) -> int:
-        """Number of blocks at the next look."""
+        """Number of blocks at the next checkpoint."""
         return next(size for size in self.checkpoints if size > self.drawn)
 
     @property
     def needs_prefilter(self) -> bool:
         """Whether there are so many targets that a few points should thin them out first."""
-        return self.stopping.race and len(self.active) > SCOUTED_ABOVE
+        return self.stopping.smallest and len(self.active) > PREFILTERED_ABOVE
 
     @property
     def prefilter_blocks(self) -> range:
         """Blocks of one point that thin targets out: 32 of them, fewer where real blocks are few and small."""
-        affordable = SCOUTING_SHARE * self.checkpoints[-1] * max(self.block_sizes) // max(1, len(self.active))
-        return range(SCOUTING_START, SCOUTING_START + min(MOST_SCOUTS, max(LEAST_SCOUTS, affordable)))
+        affordable = PREFILTER_SHARE * self.checkpoints[-1] * max(self.block_sizes) // max(1, len(self.active))
+        return range(
+            PREFILTER_START, PREFILTER_START + min(MOST_PREFILTER_POINTS, max(LEAST_PREFILTER_POINTS, affordable))
+        )
 
     def sketch(self, norms: Array) -> None:
         """Take one rough norm per target; targets far behind keep it and get no gradients of their own."""
@@ -163,14 +165,14 @@ class TargetElimination:
     def prefilter(self, norms: Array) -> None:
         """Take single norms (active targets, points); targets far behind keep them and get no blocks.
 
-        A broken gradient anywhere leaves its target in the race, where it will be reported.
+        A broken gradient anywhere leaves its target in, where it will be reported.
         """
         active = self.active
         mean, spread = norms.mean(1), norms.std(1, ddof=1)
-        near = capped_ratio(self.margins[active], mean + SCOUTED_HIGH * spread, self.limit)
-        far = capped_ratio(self.margins[active], mean + SCOUTED_LOW * spread, self.limit)
+        near = capped_ratio(self.margins[active], mean + PREFILTER_HIGH * spread, self.limit)
+        far = capped_ratio(self.margins[active], mean + PREFILTER_LOW * spread, self.limit)
         for i in np.flatnonzero(near > np.nanmin(far)):
-            self._end_early(active[i], norms[i], SCOUTED)
+            self._end_early(active[i], norms[i], PREFILTERED)
 
     def _end_early(self, t: int, norms: Array, reason: str) -> None:
         self.maxima[t], self.block_sizes[t], self.stopped[t] = norms, 1, reason
@@ -211,7 +213,7 @@ class TargetElimination:
             elif _narrow(values[i], low[i], high[i], self.stopping.tolerance):
                 self.stopped[t] = NARROW
         finished = [values[i] for i, t in enumerate(active) if self.stopped[t]]
-        if self.stopping.race and logs is not None:
+        if self.stopping.smallest and logs is not None:
             self._drop(active, logs, values, low, needed)
         if self.stopping.threshold is not None:
             self._decide(active, None if atoms.any() else logs, values, low, high, needed)
@@ -226,7 +228,7 @@ class TargetElimination:
         """
         half = maxima.shape[1] // 2
         alone = len(active) == 1 and math.isinf(self._record)
-        if half < 10 or (self.stopping.threshold is None and (alone or not self.stopping.race)):
+        if half < 10 or (self.stopping.threshold is None and (alone or not self.stopping.smallest)):
             return None
         generator = np.random.default_rng([HALVES_SEED, maxima.shape[1]])
         picks = np.argsort(generator.random((HALVES, maxima.shape[1])), axis=1)[:, :half]
@@ -270,7 +272,7 @@ class TargetElimination:
     def _decide(
         self, active: list[int], logs: Array | None, values: Array, low: Array, high: Array, needed: float
     ) -> None:
-        """End where the score after all blocks will be on the same side of the threshold; one below ends the race."""
+        """End where the score after all blocks will be on the same side of the threshold; one below ends sampling."""
         threshold = self.stopping.threshold
         assert threshold is not None  # the caller asked
         for i, t in enumerate(active):

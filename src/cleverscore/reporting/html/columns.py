@@ -29,7 +29,7 @@ MERGES = 5  # at most: end-points of 1, 2, 4, 8 and 16 merged blocks are drawn
 STEPS = 65535  # of 16-bit fractions
 RATIO_OCTAVES = 4.0  # convergence is kept as a ratio to the final score, from 1/16 to 16
 LEVELS = 255  # of quantised scores
-LOST = 1 << 30  # marks the number of a target that lost its race
+LOST = 1 << 30  # marks the number of a target that was eliminated
 # Sides in pixels and levels of brightness, tried in turn until all pictures fit.
 PICTURE_SIZES = ((64, 256), (48, 256), (32, 256), (32, 32), (24, 32))
 SAMPLED_PICTURES = 400  # to guess what all of them take

@@ -165,7 +165,7 @@ def _made(found: Findings) -> str:
         ("budget", config.budget or "none"),
         *((name, _plain(used[name])) for name in ("bounds", "mean", "std", "outputs") if name in used),
         ("gradients", f"{sum(head.gradients for norm in found.norms for head in norm.known):,}"),
-        *(("race", words) for words in [elimination_summary(scores).removeprefix("race: ")] if words),
+        *(("elimination", words) for words in [elimination_summary(scores).removeprefix("elimination: ")] if words),
         ("time", f"{sum(head.seconds for norm in found.norms for head in norm.known):,.0f} s of computing"),
         ("versions", ", ".join(f"{name} {version}" for name, version in (meta.get("versions") or {}).items())),
     ]

@@ -211,7 +211,7 @@ function startReport(doc, arrays) {
     }
     charts.append(captioned("Certificate (bar), score with interval (dot), attack (cross)", bracketBar(r, Math.max(r.score || 0, Number.isFinite(r.high) ? r.high : 0, Number.isFinite(r.upper) ? r.upper : 0) * 1.05 || 1, 520, true)));
     if (cells.length > 1) {
-      const figure = captioned("Score against each target class: dark is near, the outlined one is nearest" + (cells.some((c) => c.lost) ? "; ≳ left the race early and is rough" : ""), targetChart(cells, r, className));
+      const figure = captioned("Score against each target class: dark is near, the outlined one is nearest" + (cells.some((c) => c.lost) ? "; ≳ was eliminated early and is rough" : ""), targetChart(cells, r, className));
       figure.classList.add("wide");
       charts.append(figure);
     }
