@@ -162,10 +162,10 @@ class _SamplingJob:
             while running:
                 self._round(running, seconds, group_budget)
                 for i in [i for i, elimination in running.items() if not elimination.active]:
-                    elimination = running.pop(i)
+                    ended = running.pop(i)
                     found = Measurements.of(
-                        self.examples[i], elimination.maxima, tuple(elimination.block_sizes), seconds[i], tuple(elimination.stopped),
-                        gradients=tuple(elimination.gradients),
+                        self.examples[i], ended.maxima, tuple(ended.block_sizes), seconds[i], tuple(ended.stopped),
+                        gradients=tuple(ended.gradients),
                     )  # fmt: skip
                     yield i, found
 
