@@ -45,7 +45,8 @@ def _lines(total: int, label: str) -> Callable[[int], None]:
         now = time.monotonic()
         if now - last >= SECONDS_BETWEEN_LINES:
             last = now
-            left = (now - began) * (total - finished) / max(finished, 1)
-            print(f"{label}: {finished / max(total, 1):.0%}, about {left:.0f} s left", file=sys.stderr, flush=True)
+            share = min(finished / max(total, 1), 1.0)
+            left = (now - began) * (1.0 - share) / max(share, 1e-9)
+            print(f"{label}: {share:.0%}, about {left:.0f} s left", file=sys.stderr, flush=True)
 
     return advance

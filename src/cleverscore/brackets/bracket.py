@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float64]
 
 COLUMNS = ["attack", "upper", "upper_l1", "upper_l2", "upper_linf", "certified", "consistent"]
-PROBED_INPUTS = 8  # for signs of masking, which are a property of the network: a few inputs show them
+PROBED_INPUTS = 4  # for signs of masking, which are a property of the network: a few inputs show them
 
 
 @dataclass(frozen=True)
@@ -231,12 +231,23 @@ def bracket_from(
     )
 
 
-def signs_of(classifier: Classifier, images: Mapping[int, torch.Tensor], found: Bracket) -> tuple[Sign, ...]:
-    """Signs of masking around a few of the inputs, and scores above the best attack in every norm."""
+def network_signs(
+    classifier: Classifier, images: Mapping[int, torch.Tensor], *, p: float, radius: float
+) -> tuple[Sign, ...]:
+    """Signs of masking around a few of the inputs, by their ids: no scores are needed."""
+    few = list(images)[:: math.ceil(len(images) / PROBED_INPUTS)]
+    return masking_signs(classifier, torch.stack([images[i] for i in few]), p=p, radius=radius, ids=few)
+
+
+def signs_of(
+    classifier: Classifier,
+    images: Mapping[int, torch.Tensor],
+    found: Bracket,
+    known: tuple[Sign, ...] | None = None,
+) -> tuple[Sign, ...]:
+    """The signs of the network, where they are not known yet, and scores above the best attack in every norm."""
     first = found.rows[0]
-    step = math.ceil(len(images) / PROBED_INPUTS)
-    few = list(images)[::step]
-    signs = masking_signs(classifier, torch.stack([images[i] for i in few]), p=first.p, radius=first.radius, ids=few)
+    signs = network_signs(classifier, images, p=first.p, radius=first.radius) if known is None else known
     for p in dict.fromkeys(row.p for row in found.rows):
         for part in (found.of_norm(p), *(other.of_norm(p) for other in found.others)):
             signs += tuple(sign_above_attack([row.input for row in part.rows], part.score, part.upper))

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,10 @@ def run_score(
         _remember_selection(store, correct_only)
         threads = workers if executor == "local" else None
         with _executor(executor, processes, workers, ray_address, ray_gpus) as place:
-            _compute(study, store, wanted, place, chunk_size=chunk_size, threads=threads, shard_seconds=shard_seconds)
+            _compute(
+                study, store, wanted, place, chunk_size=chunk_size, threads=threads, shard_seconds=shard_seconds,
+                preset=preset,
+            )  # fmt: skip
         scores = _print(study, store, wanted)
     note(f"\n{time.perf_counter() - began:.1f} s; kept in {folder}")
     return scores
@@ -208,35 +212,35 @@ def _doubts(study: Study, source: Source) -> list[str]:
 
 def _compute(
     study: Study, store: Store, wanted: Bounds, place: Executor, *, chunk_size: int | None, threads: int | None,
-    shard_seconds: float,
+    shard_seconds: float, preset: str,
 ) -> None:  # fmt: skip
     """Compute what is missing; Ctrl-C ends the program with what was finished kept."""
     from cleverscore.progress import progress
-    from cleverscore.runs.add_bounds import run_bounds
+    from cleverscore.runs.add_bounds import probed_signs, run_bounds
+    from cleverscore.runs.forecast import LONG_SECONDS, plan_work, shorter_ways
     from cleverscore.runs.signals import stopping
-    from cleverscore.scores.cost import total
 
-    config, missing = study.config, study.missing(store)
+    missing = study.missing(store)
     in_all = len(study.examples) * len(study.settings)
     if missing.covered:
         kept = in_all - sum(map(len, missing.parts.values()))
         note(f"resuming {store.folder}: {kept} of {in_all} scores are there already")
-    costs = study.costs(missing, chunk_size=chunk_size, workers=threads)
-    if costs:
-        early = any(settings.estimator.stops_early(settings) for settings in study.settings.values())
-        most = "at most " if early else ""
-        limit = f"; the budget is {config.budget}" if config.budget else ""
-        later = ", then attacks and certificates" if wanted else ""
-        note(f"to do: {most}{total(list(costs.values()))}{later}{limit}")
     ask = f"\nfinishing the work that was begun (up to about {shard_seconds:g} s); Ctrl-C again stops at once"
+    run = partial(study.run, store, executor=place, chunk_size=chunk_size, workers=threads, shard_seconds=shard_seconds)
     with stopping(lambda: note(ask)) as stop:
         try:
+            for sign in probed_signs(study, store) if any(missing.parts.values()) else ():
+                note(f"warning: {sign.kind}: {sign}")
+            work = plan_work(study, store, wanted, missing, run, place, stop, chunk_size=chunk_size, workers=threads)
+            if work.words:
+                note(f"to do: {work.words}")
+            if work.forecast.seconds > LONG_SECONDS:
+                note(f"shorter: {shorter_ways(study, preset)}")
             activity = next(iter(study.settings.values())).estimator.activity
-            with progress(study.points(missing), activity, lines=True) as on_points:
-                study.run(
-                    store, executor=place, chunk_size=chunk_size, workers=threads, shard_seconds=shard_seconds,
-                    costs=costs, on_points=on_points, stop=stop,
-                )  # fmt: skip
+            with progress(work.units, activity, lines=True) as on_units:
+                run(
+                    costs=work.costs, on_shard=lambda series, inputs: on_units(work.units_of(series, inputs)), stop=stop
+                )
             run_bounds(
                 study, store, wanted, on_inputs=lambda name, done, of: note(f"{name}: {done} of {of}"), stop=stop
             )

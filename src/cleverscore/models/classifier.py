@@ -76,6 +76,21 @@ class Probe:
     dim: int
 
 
+class _TwoLogits(nn.Module):
+    """The logits (0, f) of the two classes that a single output f tells apart."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        like = next((t for t in model.parameters() if t.is_floating_point()), torch.empty(0))
+        self.both = nn.Linear(1, 2, bias=False, dtype=like.dtype, device=like.device)
+        with torch.no_grad():
+            self.both.weight.copy_(torch.tensor([[0.0], [1.0]]))
+
+    def forward(self, output: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.both(output.reshape(output.shape[0], 1))
+        return logits
+
+
 class Classifier:
     """A classifier f: inputs -> logits that can be scored.
 
@@ -127,7 +142,10 @@ class Classifier:
         if bounds is not None and not float(bounds[0]) < float(bounds[1]):
             raise SettingError(f"bounds={bounds}: the lower bound must be below the upper one")
         if outputs not in OUTPUTS:
-            raise SettingError(f"outputs={outputs!r}: choose 'logits' or 'probabilities'")
+            raise SettingError(f"outputs={outputs!r}: choose 'logits', 'probabilities' or, for one output, 'logit'")
+        binary = outputs == "logit"
+        if binary:
+            model, outputs = nn.Sequential(model, _TwoLogits(model)), "logits"
         if any(module.training for module in model.modules() if isinstance(module, _MODE_DEPENDENT)):
             warnings.warn(
                 "the model is in training mode; it is scored in evaluation mode (dropout off, stored batch statistics)",
@@ -144,7 +162,7 @@ class Classifier:
                 "transform_backward is given without transform; a differentiable step belongs in the model"
             )
         self.transform, self.transform_backward = transform, transform_backward
-        self.name = name or type(model).__name__
+        self.name = name or type(model[0] if isinstance(model, nn.Sequential) and binary else model).__name__
         self.class_names = None if class_names is None else tuple(map(str, class_names))
         self.preparation, self.origin = preparation, origin
         self.module = _frozen(model)
@@ -309,13 +327,14 @@ class Classifier:
             raise ModelError(
                 f"the model returns a {type(raw).__name__}; it must return a tensor of logits (n, classes)"
             )
+        if raw.shape in ((len(few),), (len(few), 1)):
+            raise ModelError(
+                "the model has one output, and CLEVER needs a margin between two classes: say outputs='logit' (--outputs "
+                "logit) if it is positive for class 1 and negative for class 0, before any sigmoid"
+            )
         if raw.ndim != 2 or len(raw) != len(few):
             raise ModelError(
                 f"the model returns shape {tuple(raw.shape)} for {len(few)} inputs; logits must have shape (n, classes)"
-            )
-        if raw.shape[1] < 2:
-            raise ModelError(
-                "the model has one output; CLEVER needs a margin between two classes: return (0, f) for a binary model"
             )
         finite = torch.isfinite(raw).all(1)
         if not bool(finite.all()):

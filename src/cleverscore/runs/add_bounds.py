@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 
 from cleverscore.attacks.attack import checked_effort
-from cleverscore.brackets.bracket import bracket_from, signs_of
+from cleverscore.brackets.bracket import bracket_from, network_signs, signs_of
 from cleverscore.brackets.masking import Sign
 from cleverscore.brackets.records import AttackRecord, CertificateRecord
 from cleverscore.brackets.run_bounds import (
@@ -98,8 +98,22 @@ def run_bounds(
             return
 
 
+def probed_signs(study: Study, store: Store) -> tuple[Sign, ...]:
+    """Signs of gradient masking around a few inputs of a run, looked for once and kept."""
+    kept = store.meta.get("network_signs")
+    if kept is None:
+        settings = next(iter(study.settings.values()))
+        assert settings.radius is not None  # set in Settings
+        images = {example.input_id: example.x for example in study.examples}
+        found = network_signs(study.classifier, images, p=settings.p, radius=settings.radius)
+        kept = [asdict(sign) for sign in found]
+        store.remember("network_signs", kept)
+    return tuple(Sign(**{**sign, "inputs": tuple(sign["inputs"])}) for sign in kept)
+
+
 def stored_signs(study: Study, store: Store, scores: Scores) -> tuple[Sign, ...]:
     """Signs of gradient masking around the inputs of a run, and in its bracket."""
     images = {example.input_id: example.x for example in study.examples}
     others = [stored_scores(store, maxima=False, method=method) for method in study.config.methods[1:]]
-    return signs_of(study.classifier, images, bracket_from(scores, store.above(), store.below(), others))
+    bracket = bracket_from(scores, store.above(), store.below(), others)
+    return signs_of(study.classifier, images, bracket, probed_signs(study, store))

@@ -248,12 +248,21 @@ class Study:
         shard_seconds: float = SHARD_SECONDS,
         costs: Mapping[str, Estimate] | None = None,
         on_points: Callable[[int], None] | None = None,
+        on_shard: Callable[[str, float], None] | None = None,
         stop: Stop | None = None,
-    ) -> None:
-        """Compute what is missing and store every shard as it is finished; `stop` ends this after those under way."""
+        only: Sequence[Example] | None = None,
+    ) -> dict[str, float]:
+        """Compute what is missing and store every shard as it is finished; `stop` ends this after those under way.
+
+        on_shard    hears of every shard that is finished: its series, and how many inputs it is.
+        only        these examples and no others.
+
+        Returns the seconds that an input took in each series.
+        """
         executor = executor or InProcess()
         inside = isinstance(executor, InProcess)
         missing = self.missing(store)
+        took: dict[str, list[float]] = {}  # seconds and inputs of each series
         if any(missing.parts.values()):
             ids = {example.input_id: example for parts in missing.parts.values() for example, _ in parts}
             store.append_pictures(self._pictures(store, ids))
@@ -269,7 +278,7 @@ class Study:
             # An estimate is for all threads together; a worker elsewhere has one.
             each = {norm: cost.seconds / cost.inputs * (1 if inside else cost.workers) for norm, cost in costs.items()}
             shards = plan(
-                self.examples, {norm: self.settings[norm] for norm in each},
+                self.examples if only is None else only, {norm: self.settings[norm] for norm in each},
                 {norm: bench.prepared(norm).splits for norm in each}, missing.covered,
                 chunk_sizes=bench.chunk_sizes, seconds_per_input=each, shard_seconds=shard_seconds,
             )  # fmt: skip
@@ -278,10 +287,19 @@ class Study:
                 store.append(done.parts, shard=done.shard.number, seconds=done.seconds, worker=done.worker)
                 if on_points is not None and not inside:
                     on_points(self._points_of(done.shard))
+                inputs = sum(
+                    1.0 if task.blocks is None else len(task.blocks) / self.settings[done.shard.norm].blocks
+                    for task in done.shard.tasks
+                )
+                spent = took.setdefault(done.shard.norm, [0.0, 0.0])
+                spent[0], spent[1] = spent[0] + done.seconds, spent[1] + inputs
+                if on_shard is not None:
+                    on_shard(done.shard.norm, inputs)
                 if time.monotonic() - fitted > SECONDS_BETWEEN_FITS:
                     fit_new(store, self.config)
                     fitted = time.monotonic()
         fit_new(store, self.config)
+        return {series: seconds / inputs for series, (seconds, inputs) in took.items()}
 
     def _context(self, missing: Missing, chunk_size: int | None, workers: int | None) -> WorkerContext:
         """What computes shards here, made once for the estimate of the cost and for the run."""
