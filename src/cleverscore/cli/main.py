@@ -67,7 +67,11 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--mean", metavar="M[,M...]", help="Subtracted from the inputs, one value or one per channel."
             ),
             click.option("--std", metavar="S[,S...]", help="Inputs are divided by this, one value or one per channel."),
-            click.option("--outputs", type=click.Choice(["logits", "probabilities"]), help="What the model gives."),
+            click.option(
+                "--outputs",
+                type=click.Choice(["logits", "probabilities", "logit"]),
+                help="What the model gives; logit: one output, positive for class 1.",
+            ),
             click.option("--device", help="Where to compute, such as cuda or cpu.  [default: where the model is]"),
             click.option(
                 "--allow-pickle", is_flag=True, help="Load pickled models, which can run any code: if you trust them."

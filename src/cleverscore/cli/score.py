@@ -15,6 +15,7 @@ import click
 from cleverscore.cli.results import note
 
 if TYPE_CHECKING:
+    from cleverscore.brackets.masking import Sign
     from cleverscore.brackets.presets import Preset
     from cleverscore.loading.sources import Source
     from cleverscore.runs.add_bounds import Bounds
@@ -74,11 +75,11 @@ def run_score(
         _remember_selection(store, correct_only)
         threads = workers if executor == "local" else None
         with _executor(executor, processes, workers, ray_address, ray_gpus) as place:
-            _compute(
+            told = _compute(
                 study, store, wanted, place, chunk_size=chunk_size, threads=threads, shard_seconds=shard_seconds,
                 preset=preset,
             )  # fmt: skip
-        scores = _print(study, store, wanted)
+        scores = _print(study, store, wanted, told)
     note(f"\n{time.perf_counter() - began:.1f} s; kept in {folder}")
     return scores
 
@@ -213,14 +214,15 @@ def _doubts(study: Study, source: Source) -> list[str]:
 def _compute(
     study: Study, store: Store, wanted: Bounds, place: Executor, *, chunk_size: int | None, threads: int | None,
     shard_seconds: float, preset: str,
-) -> None:  # fmt: skip
-    """Compute what is missing; Ctrl-C ends the program with what was finished kept."""
+) -> tuple[Sign, ...]:  # fmt: skip
+    """Compute what is missing, and say which signs of masked gradients were told; Ctrl-C ends the program."""
     from cleverscore.progress import progress
     from cleverscore.runs.add_bounds import probed_signs, run_bounds
     from cleverscore.runs.forecast import LONG_SECONDS, plan_work, shorter_ways
     from cleverscore.runs.signals import stopping
 
     missing = study.missing(store)
+    told: tuple[Sign, ...] = ()
     in_all = len(study.examples) * len(study.settings)
     if missing.covered:
         kept = in_all - sum(map(len, missing.parts.values()))
@@ -229,7 +231,8 @@ def _compute(
     run = partial(study.run, store, executor=place, chunk_size=chunk_size, workers=threads, shard_seconds=shard_seconds)
     with stopping(lambda: note(ask)) as stop:
         try:
-            for sign in probed_signs(study, store) if any(missing.parts.values()) else ():
+            told = probed_signs(study, store) if any(missing.parts.values()) else ()
+            for sign in told:
                 note(f"warning: {sign.kind}: {sign}")
             work = plan_work(study, store, wanted, missing, run, place, stop, chunk_size=chunk_size, workers=threads)
             if work.words:
@@ -256,10 +259,11 @@ def _compute(
         sys.exit(INTERRUPTED)
     if wanted:
         wanted.remember(store, complete=True)
+    return told
 
 
-def _print(study: Study, store: Store, wanted: Bounds) -> Scores:
-    """The table on stdout, signs of masked gradients on stderr; both are kept with the run."""
+def _print(study: Study, store: Store, wanted: Bounds, told: tuple[Sign, ...]) -> Scores:
+    """The table on stdout, signs of masked gradients that were not told yet on stderr; both are kept with the run."""
     from cleverscore.runs.add_bounds import stored_signs
     from cleverscore.runs.results import stored_bracket, stored_scores
 
@@ -271,7 +275,8 @@ def _print(study: Study, store: Store, wanted: Bounds) -> Scores:
     if wanted:  # bounds can be added later: the command with them tells more
         store.remember("command", _command())
     for sign in signs:
-        note(f"warning: {sign.kind}: {sign}")
+        if sign not in told:
+            note(f"warning: {sign.kind}: {sign}")
     return scores
 
 

@@ -19,7 +19,7 @@ from cleverscore.errors import CleverWarning, InputError, ModelError, SettingErr
 from cleverscore.models.array_model import ArrayModel, ArrayModule
 
 PROBED_INPUTS = 16  # enough to tell probabilities from logits, cheap for any network
-OUTPUTS = ("logits", "probabilities")
+OUTPUTS = ("logits", "probabilities", "logit")
 HALF = (torch.float16, torch.bfloat16)
 Transform = Callable[[torch.Tensor], torch.Tensor]
 
@@ -99,7 +99,7 @@ class Classifier:
                 in is not changed, its weights are shared, not copied.
     bounds      (low, high) of valid inputs, in the units of the inputs; None means unbounded.
     mean, std   per channel (axis 1) or one number: the model sees (x - mean) / std.
-    outputs     "logits", or "probabilities" for a model that ends in softmax: log p_c - log p_j = f_c - f_j exactly, so
+    outputs     "logits"; "logit" for a model with one output, positive for class 1; or "probabilities" for a model that ends in softmax: log p_c - log p_j = f_c - f_j exactly, so
                 the score is that of the logits underneath (as far as float probabilities resolve them).
     device      where to compute; default: where the model's parameters are.
     transform   a function of inputs that stands before the model and has no useful gradient (bit depth, JPEG:

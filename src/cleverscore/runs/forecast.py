@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from cleverscore.attacks.attack import attack
 from cleverscore.brackets.methods_table import method_title
 from cleverscore.brackets.run_bounds import checked_attacks, split_attack
 from cleverscore.certificates.certify import certify
+from cleverscore.estimators.budget import Budget
 from cleverscore.inputs.targets import takes_smallest, target_kind
 from cleverscore.norms import norm_name, parse_norm
 from cleverscore.runs.add_bounds import Bounds
@@ -89,6 +91,9 @@ def plan_work(
     Fixed work is known from a probe. Work that adapts to what it finds is known only from inputs: `run` computes and
     stores the first few, unless a single one may take long; then there is an upper limit alone.
     """
+    budget = Budget.parse(study.config.budget)
+    if math.isfinite(budget.seconds):
+        return _within(budget.seconds, study, store, wanted, missing)
     left = {series: parts for series, parts in missing.parts.items() if parts}
     early = {series for series in left if study.settings[series].estimator.stops_early(study.settings[series])}
     searched = {series for series in early if study.settings[series].estimator.per_target}
@@ -114,10 +119,25 @@ def plan_work(
     bounds = bound_seconds(study, store, wanted) if count and wanted and not stop.asked else {}
     forecast = Forecast({**scores, **bounds})
     words = f"{'at most' if at_most else 'about'} {forecast}" if forecast.parts else ""
-    if study.config.budget:
-        words = f"scores within the budget of {study.config.budget}" + (f", then {Forecast(bounds)}" if bounds else "")
+    if study.config.budget and words:
+        words += f"; the budget is {study.config.budget} gradients"
     units = round(UNITS_PER_SECOND * sum(scores.values()))
     return Work(forecast, words, costs, each, units)
+
+
+def _within(seconds: float, study: Study, store: Store, wanted: Bounds, missing: Missing) -> Work:
+    """The work of a run that a budget of time ends: attacks and certificates are measured, scores get the rest."""
+    began = time.perf_counter()
+    count = sum(map(len, missing.parts.values()))
+    bounds = bound_seconds(study, store, wanted) if count else {}
+    study.reserved_seconds = sum(bounds.values()) + time.perf_counter() - began
+    each = dict.fromkeys(missing.parts, seconds / max(1, count))
+    costs = {
+        series: _estimate(each[series] / ADAPTIVE_SHARE, len(parts)) for series, parts in missing.parts.items() if parts
+    }
+    words = f"scores within the budget of {study.config.budget}" + (f", and {Forecast(bounds)}" if bounds else "")
+    forecast = Forecast({**score_seconds(study, missing, each), **bounds})
+    return Work(forecast, words if count else "", costs, each, round(UNITS_PER_SECOND * seconds))
 
 
 def _estimate(seconds: float, inputs: int) -> Estimate:
@@ -153,6 +173,7 @@ def bound_seconds(study: Study, store: Store, wanted: Bounds) -> dict[str, float
         for name in map(str, checked_attacks(wanted.attacks, p)):
             if (name, p) not in attacked:
                 short, preset = split_attack(name)
+                attack(study.classifier, x[:1], short, p=p, preset="quick")  # pays for imports and kernels
                 seconds = _growing(lambda n: attack(study.classifier, x[:n], short, p=p, preset=preset), len(x), count)  # noqa: B023
                 found[f"{name} in l{norm_name(p)}"] = seconds
         for name in wanted.certificates:
@@ -169,8 +190,7 @@ def _growing(run: Callable[[int], object], most: int, count: int) -> float:
     first = _timed(run, 1)
     if first > SHORT_SECONDS or most == 1:
         return first * count
-    one, several = _timed(run, 1), _timed(run, most)  # the first call has paid for imports and kernels
-    return one + (count - 1) * max(several - one, 0.0) / (most - 1)
+    return first + (count - 1) * max(_timed(run, most) - first, 0.0) / (most - 1)
 
 
 def _timed(run: Callable[[int], object], inputs: int) -> float:

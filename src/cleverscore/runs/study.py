@@ -42,6 +42,7 @@ from cleverscore.threads import checked_workers
 
 SECONDS_BETWEEN_FITS = 60.0  # so that people who look at a run while it goes on need not fit everything
 LEAST_SHARD_SECONDS, SHARDS_AT_LEAST = 2.0, 10
+LEAST_BUDGET_SHARE = 0.2  # of a budget of time that scores get in any case
 
 
 def fingerprint_model(classifier: Classifier) -> str:
@@ -126,6 +127,7 @@ class Study:
     ) -> None:
         self.recipe = recipe
         self._contexts: dict[Any, WorkerContext] = {}
+        self.reserved_seconds = 0.0  # of a budget of time, for what comes before and after the scores
         self.dropped: list[str] = []  # what was damaged in the store when it was opened, and will be computed again
         self.config = config
         self.class_names = class_names
@@ -319,7 +321,8 @@ class Study:
         if self.config.budget is None:
             return {}
         budget, count = Budget.parse(self.config.budget), len(self.examples) * len(self.settings)
-        share = Budget(gradients=budget.gradients / count, seconds=budget.seconds * executor.slots / count)
+        seconds = max(budget.seconds - self.reserved_seconds, LEAST_BUDGET_SHARE * budget.seconds)
+        share = Budget(gradients=budget.gradients / count, seconds=seconds * executor.slots / count)
         return dict.fromkeys(self.settings, share)
 
     def _points_of(self, shard: Shard) -> int:

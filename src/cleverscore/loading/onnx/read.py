@@ -12,7 +12,8 @@ from cleverscore.errors import CleverError, LoadError, MissingExtraError
 from cleverscore.loading.onnx.node import LARGEST_TENSOR, Node, Varying
 from cleverscore.loading.onnx.operators import as_tensor
 
-OLDEST, NEWEST = 9, 25  # opsets; written for and tested with 11 to 21
+OLDEST, NEWEST = 7, 25  # opsets; written for and tested with 11 to 21
+OLDEST_READ, CONVERTED_TO = 9, 11  # older ones go through onnx's own converter
 STANDARD = ("", "ai.onnx")
 FLOATS = {1: torch.float32, 10: torch.float16, 11: torch.float64}
 # ONNX's numbers of element types, for Cast
@@ -79,7 +80,7 @@ def read(path: Path) -> Graph:
         raise LoadError(f"'{path}' is not an ONNX file with a graph in it")
     opset = next((entry.version for entry in model.opset_import if entry.domain in STANDARD), 0)
     if not OLDEST <= opset <= NEWEST:
-        raise LoadError(f"'{path}' uses ONNX opset {opset}; opsets 11 to 21 are supported: export it with one of them")
+        raise LoadError(f"'{path}' uses ONNX opset {opset}; opsets 7 to 21 are supported: export it with one of them")
     try:
         _inside(path, model)
         onnx.load_external_data_for_model(model, str(path.parent))
@@ -87,6 +88,11 @@ def read(path: Path) -> Graph:
             from onnx import inliner
 
             model = inliner.inline_local_functions(model)
+        if opset < OLDEST_READ:
+            from onnx import version_converter
+
+            model = version_converter.convert_version(model, CONVERTED_TO)
+            return _graph(path, model, CONVERTED_TO, written_in=opset)
         return _graph(path, model, opset)
     except CleverError:
         raise
@@ -127,7 +133,7 @@ def _inside(path: Path, model: Any) -> None:
             raise LoadError(f"'{path}' keeps its weights in '{place}', which is cut short")
 
 
-def _graph(path: Path, model: Any, opset: int) -> Graph:
+def _graph(path: Path, model: Any, opset: int, *, written_in: int | None = None) -> Graph:
     from onnx import numpy_helper
 
     graph = model.graph
@@ -158,7 +164,7 @@ def _graph(path: Path, model: Any, opset: int) -> Graph:
         else:
             steps.append(Step(node.op_type, name, opset, attributes, tuple(node.input), tuple(node.output)))
     batch = sides[0] if sides[0] and sides[0] > 0 else None
-    origin = f"ONNX opset {opset}, {model.producer_name or 'unknown producer'} {model.producer_version}".strip()
+    origin = f"ONNX opset {written_in or opset}, {model.producer_name or 'unknown producer'} {model.producer_version}".strip()
     return Graph(
         input_name=free[0].name,
         input_shape=tuple(int(side) for side in sides[1:] if side),

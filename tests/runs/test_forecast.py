@@ -1,0 +1,71 @@
+"""How long a run takes is told from its first inputs, and progress never goes past its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cleverscore import progress
+from cleverscore.runs import forecast
+from cleverscore.runs.add_bounds import Bounds
+from cleverscore.runs.local_executor import InProcess
+from cleverscore.runs.signals import Stop
+from tests.runs.studies import INPUTS, study
+
+
+def test_progress_stays_between_0_and_100_percent(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    with progress.progress(10, "searching", lines=True) as advance:
+        for done in (3, 6, 9):  # more than was promised
+            advance(done)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1].split(",")[0].strip() for line in lines] == ["30%", "90%", "100%"]
+    assert not any("-" in line for line in lines)
+
+
+def test_pilots_are_few_and_none_where_inputs_are_few() -> None:
+    assert [forecast.pilot_inputs(count) for count in (1, 3, 4, 11, 20, 1000)] == [0, 0, 1, 2, 3, 3]
+
+
+def test_adaptive_work_is_forecast_from_inputs_that_are_then_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forecast, "PILOT_SECONDS", 1e9)  # on any machine
+    made = study(blocks=40, tolerance=0.0, targets="runner_up")
+    with made.open_store(tmp_path) as store:
+        runs: list[dict] = []
+
+        def run(**options: object) -> dict[str, float]:
+            runs.append(options)
+            return made.run(store, chunk_size=64, **options)
+
+        bounds = Bounds(("best:quick",), ("crown",))
+        work = forecast.plan_work(made, store, bounds, made.missing(store), run, InProcess(), Stop(), chunk_size=64)
+        pilots = forecast.pilot_inputs(INPUTS)
+        assert [len(options["only"]) for options in runs] == [pilots]
+        left = made.missing(store)
+        assert all(len(parts) == INPUTS - pilots for parts in left.parts.values())
+        assert work.words.startswith("about ") and "CLEVER" in work.words
+        assert {"descent:quick in l2", "descent:quick in linf", "crown in l2", "crown in linf"} < set(
+            work.forecast.parts
+        )
+        done = sum(work.units_of(series, len(parts)) for series, parts in left.parts.items())
+        assert done == pytest.approx(work.units, abs=2)
+
+
+def test_a_budget_of_time_leaves_room_for_attacks(tmp_path: Path) -> None:
+    made = study(blocks=40, budget="10s", targets="runner_up")
+    with made.open_store(tmp_path) as store:
+        missing = made.missing(store)
+        work = forecast.plan_work(made, store, Bounds(("best:quick",)), missing, made.run, InProcess(), Stop())
+    assert made.reserved_seconds >= sum(s for name, s in work.forecast.parts.items() if "descent" in name) > 0.0
+    assert "within the budget of 10s" in work.words
+
+
+def test_shorter_ways_leave_out_what_was_chosen() -> None:
+    assert "--preset quick" in forecast.shorter_ways(study(), "paper")
+    ways = forecast.shorter_ways(study(method="sharp", budget="10m"), "quick")
+    assert "--preset" not in ways and "--budget" not in ways and "--method" not in ways and "--limit" not in ways
