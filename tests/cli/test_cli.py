@@ -338,3 +338,45 @@ def test_help_and_version() -> None:
     assert unknown.stderr.splitlines()[0].startswith("error: No such command") and "--help" in unknown.stderr
     absent = in_a_new_process("show", "no/such/run")
     assert absent.returncode == 2 and absent.stderr.startswith("error: no/such/run holds no run")
+
+
+def test_what_people_get_wrong_is_said_first(tmp_path: Path, mnist: tuple) -> None:
+    images, labels = mnist
+    np.savez(tmp_path / "bytes.npz", x=255.0 * images[:20], y=(labels[:20] + 3) % 10)
+    name = "tests.bad_models:linear"
+    done = cleverscore("score", name, tmp_path / "bytes.npz", "--targets", "runner_up", *FEW, folder=tmp_path)
+    first = done.stderr.splitlines()[0]
+    assert "look like pixels: give --bounds 0,255" in first, done.stderr
+    assert "are the weights loaded" in done.stderr
+    told = cleverscore("inspect", name, tmp_path / "bytes.npz")
+    assert f"next  cleverscore score {name} {tmp_path / 'bytes.npz'} --bounds 0,255" in told.stdout, told.stderr
+    assert "are the weights loaded" in told.stdout
+
+
+def test_radius_auto_is_in_units_of_the_box_and_is_told(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = ["score", "zoo:mnist-mlp", "zoo:mnist", "--norm", 2, "--norm", "inf", "--limit", 1, *FEW, "--out", run]
+    assert cleverscore(*command, "--radius", "auto", "--targets", "runner_up").returncode == 0
+    table = pd.read_csv(io.StringIO(cleverscore("export", run).stdout), dtype={"norm": str})
+    assert dict(zip(table.norm, table.radius, strict=True)) == {"2": 5.0, "inf": 0.3}
+    assert "radius 5 (l2), 0.3 (linf)" in cleverscore("show", run).stderr
+
+
+def test_the_default_preset_gives_three_columns_for_twenty_inputs(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).random((25, 6)))
+    run = tmp_path / "run"
+    done = cleverscore("score", "tests.bad_models:affine", tmp_path / "data.npz", "--bounds", "-20,20", "--out", run)
+    assert done.returncode == 0, done.stderr
+    header = done.stdout.splitlines()[0].split()
+    assert header == ["input", "predicted", "target", "norm", "CLEVER", "sharp", "attack"]
+    table = rows(run)
+    heads = table[table.target_kind == "untargeted"]
+    assert heads.groupby("method").input.nunique().to_dict() == {"paper": 20, "sharp": 20}
+    assert set(table.radius) == {200.0}  # 5 times the width of the box
+    assert "to do: about" in done.stderr
+    every = cleverscore("score", "tests.bad_models:affine", tmp_path / "data.npz", "--bounds", "-20,20", "--attack",
+                        "none", "--method", "sharp", "--limit", "all", "--out", tmp_path / "all")  # fmt: skip
+    assert every.returncode == 0 and "attack" not in every.stdout.splitlines()[0]
+    assert rows(tmp_path / "all").input.nunique() == 25
+    wrong = cleverscore("score", "tests.bad_models:affine", tmp_path / "data.npz", "--preset", "fast")
+    assert wrong.returncode == 2 and "quick, thorough, paper" in wrong.stderr

@@ -367,3 +367,41 @@ def test_a_graph_that_means_something_else_is_noticed(tmp_path: Path, monkeypatc
     build(tmp_path / "m.onnx", [node("Abs", "x", "out")], ["n", 4])
     with pytest.raises(cs.CleverError, match="differ from onnxruntime"):
         cs.load_model(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("opset", [7, 8, 9, 10])
+def test_networks_of_old_opsets_load(opset: int, tmp_path: Path) -> None:
+    """Like the ACAS Xu networks: opset 8, batch size 1, five inputs, layers as matrix products and sums."""
+    random = np.random.default_rng(0)
+    sizes = [(5, 50), (50, 50), (50, 5)]
+    constants = {"mean": random.normal(size=(1, 1, 1, 5)).astype(np.float32)}
+    nodes = [helper.make_node("Sub", ["x", "mean"], ["moved"]), helper.make_node("Flatten", ["moved"], ["r"], axis=1)]
+    last = "r"
+    for i, size in enumerate(sizes):
+        constants |= {
+            f"w{i}": random.normal(size=size).astype(np.float32),
+            f"b{i}": random.normal(size=size[1]).astype(np.float32),
+        }
+        nodes.append(helper.make_node("MatMul", [last, f"w{i}"], [f"m{i}"]))
+        nodes.append(helper.make_node("Add", [f"m{i}", f"b{i}"], [f"a{i}"]))
+        last = f"a{i}"
+        if i < 2:
+            nodes.append(helper.make_node("Relu", [last], [f"r{i}"]))
+            last = f"r{i}"
+    kept = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    # Before IR version 4, weights are listed among the inputs.
+    inputs = [helper.make_tensor_value_info("x", 1, [1, 1, 1, 5])]
+    inputs += [helper.make_tensor_value_info(tensor.name, 1, list(tensor.dims)) for tensor in kept]
+    graph = helper.make_graph(nodes, "old", inputs, [helper.make_tensor_value_info(last, 1, [1, 5])], kept)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    model.ir_version = 3
+    onnx.save(model, tmp_path / "old.onnx")
+    classifier = cs.load_model(tmp_path / "old.onnx")
+    assert f"opset {opset}" in str(classifier.origin)
+    x = random.normal(size=(3, 1, 1, 5)).astype(np.float32)
+    expected = (x - constants["mean"]).reshape(3, 5)
+    for i in range(3):
+        expected = expected @ constants[f"w{i}"] + constants[f"b{i}"]
+        expected = np.maximum(expected, 0.0) if i < 2 else expected
+    assert classifier(torch.from_numpy(x)).detach().numpy() == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    assert len(cs.clever(classifier, x, blocks=12, block_size=8)) == 3

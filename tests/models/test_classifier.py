@@ -141,3 +141,17 @@ def test_a_model_without_gradients_is_refused() -> None:
     model = small()
     with pytest.raises(cs.CleverError, match="cut off"):
         cs.clever(cs.Classifier(lambda x: model(x.detach())), X, blocks=1, block_size=1)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_one_output_becomes_two_logits(flat: bool) -> None:
+    torch.manual_seed(0)
+    one = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)) if flat else nn.Linear(4, 1)
+    x = torch.rand(3, 4)
+    with pytest.raises(cs.CleverError, match="outputs='logit'"):
+        cs.Classifier(one).check(x)
+    classifier = cs.Classifier(one, outputs="logit")
+    assert torch.equal(classifier(x), torch.stack([torch.zeros(3), one(x).reshape(-1)], dim=1))
+    weight = one[0].weight if flat else one.weight
+    distance = (one(x).reshape(-1).abs() / weight.norm()).detach().numpy()
+    assert cs.clever(classifier, x, radius=20.0, blocks=12, block_size=8).values == pytest.approx(distance, rel=1e-4)

@@ -102,6 +102,7 @@ def evaluate(
 
 def _joined(parts: Sequence[Scores]) -> Scores:
     """The scores of several norms together."""
-    return Scores(
-        tuple(chain.from_iterable(s.rows for s in parts)), tuple(chain.from_iterable(s.per_input for s in parts))
+    rows, heads = (
+        tuple(chain.from_iterable(columns)) for columns in zip(*((s.rows, s.per_input) for s in parts), strict=True)
     )
+    return Scores(rows, heads, parts[0].class_names)

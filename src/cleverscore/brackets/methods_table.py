@@ -10,7 +10,7 @@ import numpy as np
 from cleverscore.brackets.agreement import crossed_words
 from cleverscore.brackets.run_bounds import aim
 from cleverscore.norms import norm_name
-from cleverscore.scores.tables import remarks, score_words
+from cleverscore.scores.tables import class_word, label_word, remarks, score_words
 from cleverscore.scores.text_table import number, table
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def methods_text(bracket: Bracket) -> str:
 
 def _table(brackets: tuple[Bracket, ...]) -> str:
     first = brackets[0]
+    names = first.scores.class_names
     labelled = any(row.label is not None for row in first.rows)
     attacked, certified = (bool((~np.isnan(bounds)).any()) for bounds in (first.upper, first.lower))
     headers = [
@@ -45,13 +46,13 @@ def _table(brackets: tuple[Bracket, ...]) -> str:
     nearest = {_key(row): row.target for each in brackets for row in each.rows if row.profile is not None}
     lines = []
     for i, row in enumerate(first.rows):
-        label = ["-" if row.label is None else f"{row.label}{'' if row.correct else ' *'}"] if labelled else []
+        label = [label_word(row, names)] if labelled else []
         lines.append(
             [
                 str(row.input),
                 *label,
-                str(row.predicted),
-                str(nearest.get(_key(row), row.target)),
+                class_word(names, row.predicted),
+                class_word(names, nearest.get(_key(row), row.target)),
                 norm_name(row.p),
                 *([number(float(first.lower[i]))] if certified else []),
                 *(cells.get(_key(row), "-") for cells in found),

@@ -8,7 +8,7 @@ import numpy as np
 
 from cleverscore.brackets.agreement import crossed_words
 from cleverscore.norms import norm_name
-from cleverscore.scores.tables import interval_heading, interval_words, score_words
+from cleverscore.scores.tables import class_word, label_word, interval_heading, interval_words, score_words
 from cleverscore.scores.text_table import number, table
 
 if TYPE_CHECKING:
@@ -17,20 +17,21 @@ if TYPE_CHECKING:
 
 def bracket_table(bracket: Bracket) -> str:
     """One line per bracketed row: proof, score, attack."""
+    names = bracket.scores.class_names
     labelled = any(row.label is not None for row in bracket.rows)
     headers = ["input", *(["label"] if labelled else []), "predicted", "target", "norm", "margin"]
     headers += ["certified", "score", interval_heading(bracket.rows), "upper", "attack", "fit"]
     consistent = bracket.consistent
     lines = []
     for i, row in enumerate(bracket.rows):
-        label = ["-" if row.label is None else f"{row.label}{'' if row.correct else ' *'}"] if labelled else []
+        label = [label_word(row, names)] if labelled else []
         mark = "" if consistent[i] or np.isnan(row.value) else " !"
         lines.append(
             [
                 str(row.input),
                 *label,
-                str(row.predicted),
-                str(row.target),
+                class_word(names, row.predicted),
+                class_word(names, row.target),
                 norm_name(row.p),
                 number(row.margin),
                 number(float(bracket.lower[i])),

@@ -232,7 +232,13 @@ def inspect(model: str, data: str | None, **options: Any) -> None:
     from cleverscore.reporting.inspection import describe
 
     classifier = load_model(model, **classifier_options(**options))
-    click.echo(describe(classifier, None if data is None else open_data(data, classifier)))
+    told = [
+        f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}")
+        for name, value in options.items()
+        if value
+    ]
+    command = None if data is None else shlex.join(["cleverscore", "score", model, data, *told])
+    click.echo(describe(classifier, None if data is None else open_data(data, classifier), command=command))
 
 
 @program.command(short_help="Score ten shipped digits: table, plots, report.")

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 FEW_RIGHT = 0.5  # share of correct inputs below which a word is due
-UNUSUAL_INPUT = 20.0  # inputs without bounds are seldom larger: pixels from 0 to 255 are
 
 
 def run_score(
@@ -184,30 +183,40 @@ def _possible(study: Study, certificates: tuple[str, ...]) -> tuple[str, ...]:
 
 def _doubts(study: Study, source: Source) -> list[str]:
     """Signs that data and model do not belong together, before time is spent on them."""
+    from cleverscore.inputs.radius import LARGEST_USUAL_INPUT, looks_like_bytes
+    from cleverscore.reporting.inspection import near_chance
+
     found = []
     classifier = study.classifier
+    low = min(float(example.x.min()) for example in study.examples)
+    high = max(float(example.x.max()) for example in study.examples)
+    if classifier.bounds is None and looks_like_bytes(low, high):
+        found.append(
+            f"inputs reach from {low:g} to {high:g} and look like pixels: give --bounds 0,255, so that attacks stay "
+            "valid, or divide them by 255 if the model was trained so; scores are in the units of the inputs"
+        )
+    elif classifier.bounds is None and max(-low, high) > LARGEST_USUAL_INPUT:
+        found.append(f"inputs reach from {low:g} to {high:g}, and there are no --bounds: scores are in these units")
     labelled = [example for example in study.examples if example.label is not None]
     right = sum(example.label == example.predicted for example in labelled)
-    if labelled and right < FEW_RIGHT * len(labelled):
+    classes = classifier(study.examples[0].x[None]).shape[1]
+    if near_chance(right, len(labelled), classes):
+        found.append(
+            f"only {right} of {len(labelled)} inputs are classified correctly, which guessing among {classes} classes "
+            "does as well: are the weights loaded, is preprocessing missing (--mean, --std), are the inputs in other "
+            "units, or do the labels count from another number? Try inspect"
+        )
+    elif right < FEW_RIGHT * len(labelled):
         found.append(
             f"only {right} of {len(labelled)} inputs are classified correctly: is preprocessing missing (--mean, "
             "--std), are the inputs in other units, or do the labels count from another number? Try inspect"
         )
-    if classifier.bounds is None:
-        largest = max(float(example.x.abs().max()) for example in study.examples)
-        if largest > UNUSUAL_INPUT:
-            found.append(
-                f"inputs reach {largest:g}, and there are no --bounds: a radius and a score are in the inputs' units; "
-                "divide by 255 if these are pixels"
-            )
     names = source.class_names
-    if names and classifier.class_names is None:
-        classes = classifier(study.examples[0].x[None]).shape[1]
-        if classes != len(names):
-            found.append(
-                f"the data has {len(names)} named classes and the model {classes} without names: labels are numbered "
-                f"in sorted order ({names[0]} = 0, ...); name classes by their numbers if that is not the model's order"
-            )
+    if names and classifier.class_names is None and classes != len(names):
+        found.append(
+            f"the data has {len(names)} named classes and the model {classes} without names: labels are numbered "
+            f"in sorted order ({names[0]} = 0, ...); name classes by their numbers if that is not the model's order"
+        )
     return found
 
 

@@ -99,8 +99,9 @@ class Classifier:
                 in is not changed, its weights are shared, not copied.
     bounds      (low, high) of valid inputs, in the units of the inputs; None means unbounded.
     mean, std   per channel (axis 1) or one number: the model sees (x - mean) / std.
-    outputs     "logits"; "logit" for a model with one output, positive for class 1; or "probabilities" for a model that ends in softmax: log p_c - log p_j = f_c - f_j exactly, so
-                the score is that of the logits underneath (as far as float probabilities resolve them).
+    outputs     "logits", or "probabilities" for a model that ends in softmax: log p_c - log p_j = f_c - f_j exactly, so
+                the score is that of the logits underneath (as far as float probabilities resolve them). "logit" for a
+                model with one output f, positive for class 1: the logits are then (0, f).
     device      where to compute; default: where the model's parameters are.
     transform   a function of inputs that stands before the model and has no useful gradient (bit depth, JPEG:
                 `cs.transforms`). Values pass through it; gradients pass as if it were not there, or through
@@ -329,8 +330,8 @@ class Classifier:
             )
         if raw.shape in ((len(few),), (len(few), 1)):
             raise ModelError(
-                "the model has one output, and CLEVER needs a margin between two classes: say outputs='logit' (--outputs "
-                "logit) if it is positive for class 1 and negative for class 0, before any sigmoid"
+                "the model has one output, and CLEVER needs a margin between two classes: say outputs='logit' "
+                "(--outputs logit) if it is positive for class 1 and negative for class 0, before any sigmoid"
             )
         if raw.ndim != 2 or len(raw) != len(few):
             raise ModelError(

@@ -7,10 +7,12 @@ from collections import Counter
 from typing import Any
 
 import torch
+from scipy import stats
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cleverscore.errors import InputError
+from cleverscore.inputs.radius import looks_like_bytes
 from cleverscore.loading.row_selection import predictions
 from cleverscore.loading.sources import Source
 from cleverscore.models.classifier import Classifier
@@ -19,6 +21,7 @@ from cleverscore.scores.cost import duration, estimate
 NORM_LAYERS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
 FULL_BLOCKS, FULL_BLOCK_SIZE = 500, 1024
 READ_AT_ONCE = 256
+MOSTLY_RIGHT = 0.75
 # Steps: their gradient is zero or there is none, so a score cannot see through them.
 STEPS = frozenset(
     ("round", "floor", "ceil", "trunc", "sign", "sgn", "argmax", "argmin", "bucketize", "heaviside", "sort", "topk")
@@ -73,8 +76,8 @@ def operations(classifier: Classifier, x: torch.Tensor) -> Counter[str]:
     return seen
 
 
-def describe(classifier: Classifier, data: Source | None) -> str:
-    """Lines "name: value" about a classifier, and its accuracy and cost on data."""
+def describe(classifier: Classifier, data: Source | None, *, command: str | None = None) -> str:
+    """Lines "name: value" about a classifier, its accuracy and cost on data, and the `command` to go on with."""
     layers = Counter(type(module).__name__ for module in classifier.module.modules() if not list(module.children()))
     parameters = sum(parameter.numel() for parameter in classifier.module.parameters())
     precision = str(classifier.dtype or "any precision").removeprefix("torch.")
@@ -100,6 +103,8 @@ def describe(classifier: Classifier, data: Source | None) -> str:
         if data is not None:
             lines |= _accuracy(classifier, data, probe.num_classes)
         lines |= _cost(classifier, x[:1])
+    if command is not None and data is not None:
+        lines["next"] = f"{command}{_needed_options(classifier, lines['data'])}"
     width = max(map(len, lines))
     return "\n".join(f"{name.rjust(width)}  {value}" for name, value in lines.items())
 
@@ -142,6 +147,25 @@ def _operations(classifier: Classifier, x: torch.Tensor) -> dict[str, str]:
     }
 
 
+def _needed_options(classifier: Classifier, data: str) -> str:
+    """Options that the next command needs, as far as the values of the data tell."""
+    low, high = (float(word) for word in data.split("values from ")[1].split(",")[0].split(" to "))
+    if classifier.bounds is not None:
+        return ""
+    if looks_like_bytes(low, high):
+        return " --bounds 0,255"
+    return " --bounds 0,1" if low >= 0.0 and high <= 1.0 else ""
+
+
+def near_chance(right: int, count: int, classes: int) -> bool:
+    """Whether guessing gets so many of `count` inputs right in more than one of a hundred cases, and some are wrong.
+
+    >>> near_chance(3, 20, 10), near_chance(12, 20, 10), near_chance(11, 20, 2), near_chance(2, 2, 2)
+    (True, False, True, False)
+    """
+    return right < MOSTLY_RIGHT * count and float(stats.binom.sf(right - 1, count, 1.0 / classes)) > 0.01
+
+
 def _accuracy(classifier: Classifier, data: Source, classes: int) -> dict[str, str]:
     if data.labels is not None and data.labels.max() >= classes:
         way_out = "; subtract 1 if labels start at 1" if data.labels.max() == classes and data.labels.min() > 0 else ""
@@ -169,6 +193,11 @@ def _accuracy(classifier: Classifier, data: Source, classes: int) -> dict[str, s
         step, share = ("lower", below) if below > above else ("higher", above)
         hint = (
             f"; {share / data.count:.2%} with every label one {step}: do labels and model count from the same number?"
+        )
+    elif near_chance(right, data.count, classes):
+        hint = (
+            f"; guessing among {classes} classes does as well: are the weights loaded, is preprocessing missing "
+            "(--mean, --std), are the inputs in other units than in training?"
         )
     elif right < 0.5 * data.count:
         hint = "; few: is preprocessing missing (--mean, --std), are the inputs in other units than in training?"

@@ -214,7 +214,8 @@ def stored_scores(store: Store, *, maxima: bool = True, method: str | None = Non
                 scores = score_from(measurements, rule, _tails(store, norm, rule, measurements, maxima))
                 rows += scores.rows
                 heads += scores.per_input
-    return Scores(tuple(rows), tuple(heads))
+    names = store.meta.get("class_names")
+    return Scores(tuple(rows), tuple(heads), None if not names else tuple(map(str, names)))
 
 
 def stored_bracket(store: Store, scores: Scores, *others: Scores) -> Bracket | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from cleverscore.errors import CleverWarning
@@ -99,6 +100,7 @@ def clever(
     with bar as on_work:
         found = dict(ready.measure(examples, on_work=on_work))
     scores = score_from([found[i] for i in range(len(examples))], settings.rule)
+    scores = replace(scores, class_names=classifier.class_names)
     _warn(scores)
     return scores
 

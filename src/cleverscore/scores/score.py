@@ -352,10 +352,12 @@ class Scores:
     rows                every (input, target), and untargeted scores before those of their targets.
     per_input           the score of each input.
     values, low, high   arrays, one entry per input.
+    class_names         what tables call the classes, where their names are known.
     """
 
     rows: tuple[Score, ...]
     per_input: tuple[Score, ...]
+    class_names: tuple[str, ...] | None = field(default=None, compare=False)
 
     def __len__(self) -> int:
         return len(self.per_input)
@@ -400,12 +402,12 @@ class Scores:
         return frame
 
     def __str__(self) -> str:
-        return self._with_summary(scores_table(self.per_input))
+        return self._with_summary(scores_table(self.per_input, class_names=self.class_names))
 
     def every_target(self) -> str:
         """The table with a line per target class instead of one per input, and why no more was drawn for each."""
         single = [score for score in self.rows if not takes_smallest(score.target_kind)]
-        return self._with_summary(scores_table(single, stops=True))
+        return self._with_summary(scores_table(single, class_names=self.class_names, stops=True))
 
     def _with_summary(self, table: str) -> str:
         return "\n".join([table, "", *below_the_table(self.per_input, self.rows)])

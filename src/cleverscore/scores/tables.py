@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cleverscore.scores.score import Score
 
 DOUBTFUL = (FitOutcome.NO_ENDPOINT, FitOutcome.DRIFTING, FitOutcome.POOR)  # an end-point that is not to be relied on
+LONGEST_NAME = 12
 MOST_NAMED = 5  # inputs whose numbers a remark lists
 
 
@@ -42,7 +43,26 @@ def could_eliminate(rows: Sequence[Score]) -> bool:
     return len(rivals) > inputs and all(score.stopped == ALL_BLOCKS for score in rivals)
 
 
-def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
+def class_word(names: Sequence[str] | None, number: int | None) -> str:
+    """A class as tables write it: its name, cut where it is long, or its number.
+
+    >>> class_word(["cat", "Alaskan Malamute"], 1), class_word(None, 3), class_word(["cat"], None)
+    ('Alaskan Mal.', '3', '-')
+    """
+    if number is None:
+        return "-"
+    if names is None or not 0 <= number < len(names):
+        return str(number)
+    name = names[number]
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}."
+
+
+def label_word(score: Score, names: Sequence[str] | None) -> str:
+    """The label of an input, with a star where the model says otherwise."""
+    return class_word(names, score.label) + (" *" if score.correct is False else "")
+
+
+def scores_table(heads: Sequence[Score], *, class_names: Sequence[str] | None = None, stops: bool = False) -> str:
     """One line per score: what was predicted, the class, the score and its interval, the fit; `stops`: what it took."""
     labelled = any(score.label is not None for score in heads)
     fitted = any(score.fit is not None for score in heads)
@@ -64,7 +84,7 @@ def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
     ]
     lines = []
     for score in heads:
-        label = ["-" if score.label is None else f"{score.label}{'' if score.correct else ' *'}"] if labelled else []
+        label = [label_word(score, class_names)] if labelled else []
         if fitted:
             tests = [score.ks_pvalue, math.nan if score.fit is None else score.fit.ad_pvalue]
             found = [interval_words(score), *(number(test, 2) for test in tests), score.outcome.value]
@@ -74,8 +94,8 @@ def scores_table(heads: Sequence[Score], *, stops: bool = False) -> str:
             [
                 str(score.input),
                 *label,
-                str(score.predicted),
-                str(score.target),
+                class_word(class_names, score.predicted),
+                class_word(class_names, score.target),
                 norm_name(score.p),
                 number(score.margin),
                 score_words(score),

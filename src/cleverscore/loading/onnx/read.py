@@ -164,7 +164,8 @@ def _graph(path: Path, model: Any, opset: int, *, written_in: int | None = None)
         else:
             steps.append(Step(node.op_type, name, opset, attributes, tuple(node.input), tuple(node.output)))
     batch = sides[0] if sides[0] and sides[0] > 0 else None
-    origin = f"ONNX opset {written_in or opset}, {model.producer_name or 'unknown producer'} {model.producer_version}".strip()
+    producer = f"{model.producer_name or 'unknown producer'} {model.producer_version}"
+    origin = f"ONNX opset {written_in or opset}, {producer}".strip()
     return Graph(
         input_name=free[0].name,
         input_shape=tuple(int(side) for side in sides[1:] if side),
