@@ -8,7 +8,7 @@ import numpy as np
 
 from cleverscore.brackets.agreement import crossed_words
 from cleverscore.norms import norm_name
-from cleverscore.scores.tables import class_word, label_word, interval_heading, interval_words, score_words
+from cleverscore.scores.tables import class_word, interval_heading, interval_words, label_word, score_words
 from cleverscore.scores.text_table import number, table
 
 if TYPE_CHECKING:
