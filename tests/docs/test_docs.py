@@ -47,7 +47,7 @@ def test_the_demo_prints_what_the_readme_shows_and_writes_plots_and_a_report(tmp
     shown = blocks.Shown("cleverscore demo", 0, 0, text, table)
     assert shown.agrees, f"README shows\n{text}\nbut the demo prints\n{table}"
     made = sorted(path.name for path in (tmp_path / "demo").glob("*.png"))
-    assert made == ["scores-l2.png", "scores-linf.png", "tail-l2.png", "tail-linf.png"]
+    assert made == [f"{name}-{norm}.png" for name in ("robust-accuracy", "scores", "tail") for norm in ("l2", "linf")]
     assert all((tmp_path / "demo" / name).stat().st_size > 5000 for name in made)
     assert "zoo:mnist-mlp" in (tmp_path / "demo" / "report.html").read_text()
     plt.close("all")

@@ -254,6 +254,7 @@ def demo(out: Path, model: str) -> None:
     """Score ten shipped digits with the shipped network: a table here, plots and a report in a folder."""
     from cleverscore.reporting.demo import BLOCK_SIZE, BLOCKS, IMAGES, write_plots
     from cleverscore.reporting.html.report import write_report
+    from cleverscore.runs.results import stored_bracket
     from cleverscore.runs.store import Store
 
     note(f"{model} on {IMAGES} MNIST test images: preset quick, with larger blocks and with certificates")
@@ -262,9 +263,11 @@ def demo(out: Path, model: str) -> None:
         skip_misclassified=False, chunk_size=None, workers=None, out=out, fresh=False, blocks=BLOCKS,
         block_size=BLOCK_SIZE, certificates=("crown",),
     )  # fmt: skip
-    for path in write_plots(scores, out):
-        note(f"plot: {path}")
     with Store.open(out) as store:
+        bracket = stored_bracket(store, scores)
+        assert bracket is not None  # the demo attacks and certifies
+        for path in write_plots(scores, bracket, out):
+            note(f"plot: {path}")
         write_report(store, out / "report.html")
     note(f"report: {out / 'report.html'} (open it in a browser)")
 

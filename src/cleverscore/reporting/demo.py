@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from cleverscore.brackets.bracket import Bracket
 from cleverscore.norms import norm_name
 from cleverscore.reporting import plots
 from cleverscore.scores.score import Scores
@@ -14,12 +15,16 @@ BLOCKS = 64
 BLOCK_SIZE = 64
 
 
-def write_plots(scores: Scores, folder: Path) -> Iterator[Path]:
-    """The scores of all inputs and the least robust input's fit, per norm."""
+def write_plots(scores: Scores, bracket: Bracket, folder: Path) -> Iterator[Path]:
+    """Robust accuracy, the scores of all inputs and the least robust input's fit, per norm."""
     for p in sorted({score.p for score in scores}):
         heads = [score for score in scores if score.p == p]
         least = min(heads, key=lambda score: score.value)
-        for name, axes in (("scores", plots.bars(heads)), ("tail", plots.tail(least))):
+        for name, axes in (
+            ("robust-accuracy", plots.robust_accuracy(bracket, p=p)),
+            ("scores", plots.bars(heads)),
+            ("tail", plots.tail(least)),
+        ):
             path = folder / f"{name}-l{norm_name(p)}.png"
             figure = axes.get_figure(root=True)
             assert figure is not None  # plots makes it

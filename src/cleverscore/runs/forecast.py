@@ -29,7 +29,7 @@ PILOT_SECONDS = 20.0  # an input that may take longer is not waited for before t
 UNITS_PER_SECOND = 1000  # of progress
 LONG_SECONDS = 600.0  # from here on, shorter ways are named
 FEW_ATTACKED = 4  # at once: what an input adds to a batch is less than what it takes alone
-SHORT_SECONDS = 5.0  # an attack that takes longer is not tried again
+SHORT_SECONDS = 20.0  # an attack that takes longer is not tried again
 
 
 @dataclass(frozen=True)
