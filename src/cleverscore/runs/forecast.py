@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from cleverscore.attacks.attack import attack
-from cleverscore.brackets.methods_table import method_title
 from cleverscore.brackets.run_bounds import checked_attacks, split_attack
 from cleverscore.certificates.certify import certify
 from cleverscore.estimators.budget import Budget
@@ -154,7 +153,7 @@ def score_seconds(study: Study, missing: Missing, each: Mapping[str, float]) -> 
     """Seconds of each method for what is missing, from those of an input in each series."""
     found: dict[str, float] = {}
     for series, parts in missing.parts.items():
-        name = method_title(study.config.series()[series][1])
+        name = study.settings[series].rule.title
         if parts and series in each:
             found[name] = found.get(name, 0.0) + each[series] * sum(share for _, share in parts)
     return found
