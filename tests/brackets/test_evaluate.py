@@ -31,6 +31,8 @@ def test_quick_gives_a_bracket_of_everything() -> None:
     assert header == ["input", "predicted", "target", "norm", "certified", "CLEVER", "sharp", "attack"]
     assert {"cat", "dog", "a very long.", "bird"} & set(str(found).replace("a very long.", "bird").split())
     assert set(found.to_frame().method) == {"paper", "sharp"}
+    labels = cs.plots.robust_accuracy(found, p=2.0).get_legend_handles_labels()[1]
+    assert labels == ["certified", "estimated (sharp)", "attacked"]
 
 
 def test_any_part_of_a_preset_can_be_replaced() -> None:

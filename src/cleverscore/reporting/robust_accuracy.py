@@ -212,7 +212,10 @@ def _columns(found: Rows | Scores) -> tuple[list[Score], Array, Array]:
     if isinstance(found, Scores):
         nothing = np.full(len(found), math.nan)
         return list(found), nothing, nothing.copy()
-    return list(found.rows), np.asarray(found.lower, np.float64), np.asarray(found.upper, np.float64)
+    parts = [found, *getattr(found, "others", ())]  # a bracket of several methods holds a bracket for each
+    lower, upper = (np.concatenate([np.asarray(getattr(part, name), np.float64) for part in parts])
+                    for name in ("lower", "upper"))  # fmt: skip
+    return [row for part in parts for row in part.rows], lower, upper
 
 
 def _lines(
