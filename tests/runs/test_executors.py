@@ -118,14 +118,14 @@ def test_scripted_models_are_loaded_by_each_process(tmp_path: Path) -> None:
 def test_early_shards_cover_every_input() -> None:
     made = study()
     shards = plan(
-        made.examples, made.settings, {}, chunk_sizes={"2": 64, "inf": 64},
+        made.examples, made.settings, dict.fromkeys(made.settings, True), {}, chunk_sizes={"2": 64, "inf": 64},
         seconds_per_input={"2": 6.0, "inf": 6.0}, shard_seconds=1.0,
     )  # fmt: skip
     assert len(shards) == 96
     first = {(shard.norm, task.example.input_id) for shard in shards[: 2 * INPUTS] for task in shard.tasks}
     assert len(first) == 2 * INPUTS
     together = plan(
-        made.examples, made.settings, {}, chunk_sizes={"2": 64, "inf": 64},
+        made.examples, made.settings, dict.fromkeys(made.settings, True), {}, chunk_sizes={"2": 64, "inf": 64},
         seconds_per_input={"2": 0.3, "inf": 0.3}, shard_seconds=1.0,
     )  # fmt: skip
     assert len(together) == 2 * 3 and max(len(shard.tasks) for shard in together) == 3
