@@ -6,7 +6,7 @@ A record is small and self-contained, so that a run can keep it as soon as it is
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -78,8 +78,12 @@ def run_attacks(
     *,
     seed: int = 0,
     done: Collection[Key] = (),
+    on_adversarial: Callable[[AttackRecord, torch.Tensor], None] | None = None,
 ) -> Iterator[list[AttackRecord]]:
-    """Attack the inputs of rows, a batch at a time; `images` by input id, `done` is left out."""
+    """Attack the inputs of rows, a batch at a time; `images` by input id, `done` is left out.
+
+    `on_adversarial` gets each record of an attack that succeeded, with the adversarial input.
+    """
     seen = set(done)
     for p in dict.fromkeys(row.p for row in rows):
         for chosen in checked_attacks(names, p):
@@ -95,7 +99,7 @@ def run_attacks(
                 seen |= {(row.input, aim(row), name, run) for row in todo}
                 for start in range(0, len(todo), ATTACKED_TOGETHER):
                     part = todo[start : start + ATTACKED_TOGETHER]
-                    yield _attacked(classifier, images, part, chosen, run, seed)
+                    yield _attacked(classifier, images, part, chosen, run, seed, on_adversarial)
 
 
 def _norm_of_run(chosen: str | AttackFunction, p: float) -> float:
@@ -117,6 +121,7 @@ def _attacked(
     chosen: str | AttackFunction,
     p: float,
     seed: int,
+    on_adversarial: Callable[[AttackRecord, torch.Tensor], None] | None,
 ) -> list[AttackRecord]:
     x = torch.stack([images[row.input] for row in rows])
     short, preset = split_attack(chosen) if isinstance(chosen, str) else (chosen, "paper")
@@ -124,7 +129,7 @@ def _attacked(
     result = attack(classifier, x, short, p=p, targets=targets, preset=preset, seed=seed)
     steps = (result.adversarial.to(x) - x).flatten(1).double()
     lengths = torch.linalg.vector_norm(steps, p, dim=1).cpu().numpy()
-    return [
+    records = [
         AttackRecord(
             input=row.input,
             target=aim(row),
@@ -139,6 +144,11 @@ def _attacked(
         )
         for i, row in enumerate(rows)
     ]
+    if on_adversarial is not None:
+        for i, record in enumerate(records):
+            if result.success[i]:
+                on_adversarial(record, result.adversarial[i])
+    return records
 
 
 def run_certificates(

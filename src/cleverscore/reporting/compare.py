@@ -284,7 +284,8 @@ def sentence(pairing: Pairing, names: tuple[str, str] = ("A", "B")) -> str:
         )
     seen = _seen(found, pairing.change, second, f"score ({pairing.method})")
     more = "".join(f"; {_seen(each.difference, each.change, second, each.kind)}" for each in pairing.further)
-    seen += more + _curve_words(pairing, names)
+    curve = curve_words(pairing, names)
+    seen += more + (f"; {curve}" if curve else "")
     asked = f"whether {second} is more robust than {first} in the l{pairing.norm} norm"
     if pairing.verdict:
         better, worse = (second, first) if pairing.verdict > 0 else (first, second)
@@ -327,7 +328,7 @@ def reference_epsilon(pairing: Pairing) -> float:
     return float(f"{middle:.2g}")
 
 
-def _curve_words(pairing: Pairing, names: tuple[str, str]) -> str:
+def curve_words(pairing: Pairing, names: tuple[str, str]) -> str:
     """Robust accuracy of both at one epsilon, with every line that both have."""
     epsilon = reference_epsilon(pairing)
     if pairing.curves is None or epsilon == 0.0:
@@ -338,7 +339,7 @@ def _curve_words(pairing: Pairing, names: tuple[str, str]) -> str:
         for kind in KINDS
         if all(kind in share and not math.isnan(share[kind].value) for share in shares)
     ]
-    return f"; robust accuracy at epsilon {epsilon:g}: {', '.join(parts)}" if parts else ""
+    return f"robust accuracy at epsilon {epsilon:g}: {', '.join(parts)}" if parts else ""
 
 
 def _signed(value: float) -> str:
@@ -371,18 +372,24 @@ def comparison_text(runs: Sequence[tuple[str, Findings]], pairings: Sequence[Seq
         f"{letter} is {found.unfinished}" for letter, (_, found) in zip(letters, runs, strict=True) if found.unfinished
     ]
     parts.append("")
-    rows = [
-        [
-            f"{letter} - A", pairing.norm, str(pairing.difference.count), number(float(np.median(pairing.first))),
-            number(float(np.median(pairing.second))), _signed(pairing.difference.mean.value),
-            f"{_signed(pairing.difference.mean.low)} .. {_signed(pairing.difference.mean.high)}",
-            f"{pairing.difference.above}:{pairing.difference.below}", f"{pairing.difference.sign_pvalue:.2g}",
-        ]
-        for letter, of_run in zip(letters[1:], pairings, strict=True)
-        for pairing in of_run
-        if pairing.difference.count
-    ]  # fmt: skip
-    headers = ["pair", "norm", "inputs", "median A", "median", "mean diff", "interval", "larger:smaller", "sign p"]
+    rows = []
+    for letter, of_run in zip(letters[1:], pairings, strict=True):
+        for pairing in of_run:
+            own = (f"score ({pairing.method})", pairing.first, pairing.second, pairing.difference, pairing.change)
+            others = [(each.kind, each.first, each.second, each.difference, each.change) for each in pairing.further]
+            rows += [
+                [
+                    f"{letter} - A", pairing.norm, kind, str(found.count), number(float(np.median(first))),
+                    number(float(np.median(second))), _signed(found.mean.value),
+                    f"{_signed(found.mean.low)} .. {_signed(found.mean.high)}",
+                    "-" if math.isnan(change.value) else f"{change.value:+.1%}", f"{found.above}:{found.below}",
+                    f"{found.sign_pvalue:.2g}",
+                ]
+                for kind, first, second, found, change in [own, *others]
+                if found.count
+            ]  # fmt: skip
+    headers = ["pair", "norm", "measure", "inputs", "median A", "median", "mean diff", "interval", "change",
+               "larger:smaller", "sign p"]  # fmt: skip
     parts += [table(headers, rows), ""]
     for letter, of_run in zip(letters[1:], pairings, strict=True):
         for pairing in of_run:

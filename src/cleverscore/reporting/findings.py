@@ -60,6 +60,19 @@ class NormFindings:
     by_method: Mapping[str, tuple[Score | None, ...]] = field(default_factory=dict)
 
     @property
+    def sampled(self) -> NormFindings:
+        """The same with the scores of a method that fits block maxima, where the run has one beside `method`."""
+        for scores in (self.per_input, *self.by_method.values()):
+            if any(score is not None and len(score.maxima) for score in scores):
+                return replace(self, per_input=scores)
+        return self
+
+    @property
+    def other(self) -> str | None:
+        """The run's second method, None where there is one."""
+        return next((name for name in self.by_method if name != self.method), None)
+
+    @property
     def name(self) -> str:
         """The norm as it is written."""
         return norm_name(self.p)
@@ -177,6 +190,7 @@ class Findings:
     ids         the inputs that have a score in at least one norm.
     unfinished  how far a run is that is not finished, in words; None where it is.
     excluded    that misclassified inputs were left out by name, in words; else they are there and count as 0.
+    adversarials    the nearest adversarial input by (input, norm): its distance, its class, its picture.
     """
 
     config: StudyConfig
@@ -189,6 +203,7 @@ class Findings:
     wordings: Mapping[str, Wording]
     unfinished: str | None = None
     excluded: str = ""
+    adversarials: Mapping[tuple[int, str], tuple[float, int, Picture]] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> Share:
@@ -242,6 +257,7 @@ def findings(store: Store, *, maxima: bool = True) -> Findings:
         wordings=wordings_of(store),
         unfinished=what_is_missing(store),
         excluded=_excluded(config, meta),
+        adversarials=store.adversarials(),
     )
 
 

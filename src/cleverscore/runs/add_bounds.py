@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
+
+import torch
 
 from cleverscore.attacks.attack import checked_effort
 from cleverscore.brackets.bracket import bracket_from, network_signs, signs_of
@@ -24,6 +27,7 @@ from cleverscore.norms import norm_name, parse_norm
 from cleverscore.runs.signals import Stop
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import Study, stored_scores
+from cleverscore.runs.thumbnails import Picture, thumbnail
 from cleverscore.scores.score import Scores
 
 
@@ -78,7 +82,10 @@ def run_bounds(
     rows = [row for row in bracketed(stored_scores(store, maxima=False)) if row.input in images]
     done = {record.key for record in store.above()}
     proved = {record.key for record in store.below()}
-    attacks = run_attacks(study.classifier, images, rows, bounds.attacks, seed=study.config.seed, done=done)
+    pictures = _Pictures(study, store)
+    attacks = run_attacks(
+        study.classifier, images, rows, bounds.attacks, seed=study.config.seed, done=done, on_adversarial=pictures.add
+    )
     proofs = (
         run_certificates(study.classifier, images, rows, method, region=study.config.region, done=proved)
         for method in bounds.certificates
@@ -90,6 +97,7 @@ def run_bounds(
         return
     for batch in batches:
         store.append_bounds(batch)
+        pictures.keep()
         if on_inputs is not None:
             name, p = batch[0].name, batch[0].p
             there[name, p] += len(batch)
@@ -109,6 +117,32 @@ def probed_signs(study: Study, store: Store) -> tuple[Sign, ...]:
         kept = [asdict(sign) for sign in found]
         store.remember("network_signs", kept)
     return tuple(Sign(**{**sign, "inputs": tuple(sign["inputs"])}) for sign in kept)
+
+
+class _Pictures:
+    """Small pictures of the nearest adversarial inputs, in every norm of the study."""
+
+    def __init__(self, study: Study, store: Store) -> None:
+        self.store = store
+        self.bounds = study.classifier.bounds
+        self.norms = [parse_norm(norm) for norm in study.config.norms]
+        self.lengths = {place: found[0] for place, found in store.adversarials().items()}
+        self.new: dict[tuple[int, str], tuple[float, int, Picture]] = {}
+
+    def add(self, record: AttackRecord, adversarial: torch.Tensor) -> None:
+        """Take one that is nearer than what is there."""
+        for p in self.norms:
+            place, length = (record.input, norm_name(p)), record.length(p)
+            if length < self.lengths.get(place, math.inf):
+                picture = thumbnail(adversarial.detach().cpu().float().numpy(), self.bounds)
+                if picture is not None:
+                    self.lengths[place] = length
+                    self.new[place] = length, record.found, picture
+
+    def keep(self) -> None:
+        """Write what is new."""
+        self.store.append_adversarials(self.new)
+        self.new = {}
 
 
 def stored_signs(study: Study, store: Store, scores: Scores) -> tuple[Sign, ...]:

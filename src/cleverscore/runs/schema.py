@@ -46,6 +46,12 @@ TABLES = {
         "input INTEGER PRIMARY KEY, height INTEGER NOT NULL, width INTEGER NOT NULL, channels INTEGER NOT NULL, "
         "pixels BLOB NOT NULL, crc INTEGER"
     ),
+    # The nearest adversarial input of any attack, small; `found` is its class.
+    "adversarials": (
+        "input INTEGER NOT NULL, norm TEXT NOT NULL, distortion REAL NOT NULL, found INTEGER NOT NULL, "
+        "height INTEGER NOT NULL, width INTEGER NOT NULL, channels INTEGER NOT NULL, pixels BLOB NOT NULL, "
+        "crc INTEGER, PRIMARY KEY (input, norm)"
+    ),
     # What was fitted for an input's targets, and by which estimator; it can be thrown away at any time.
     "tails": (
         "input INTEGER NOT NULL, norm TEXT NOT NULL, estimator TEXT NOT NULL, fits TEXT NOT NULL, crc INTEGER, "
@@ -62,6 +68,7 @@ COLUMNS = {
     "meta": "key, value",
     "parts": "input, norm, first_block, whole, metadata",
     "pictures": "input, height, width, channels, pixels",
+    "adversarials": "input, norm, distortion, found, height, width, channels, pixels",
     "tails": "input, norm, estimator, fits",
     **BOUNDS,
 }

@@ -114,6 +114,8 @@ class Store:
                     f"{folder} was written by {age} cleverscore (format {version}, this one knows {SCHEMA_VERSION}); "
                     f"{way_out} to use it"
                 )
+            if write:  # a run that was made before pictures of attacks were kept
+                connection.execute(f"CREATE TABLE IF NOT EXISTS adversarials ({TABLES['adversarials']})")
         except (sqlite3.Error, StoreError, ValueError) as error:
             if connection is not None:
                 connection.close()
@@ -228,6 +230,28 @@ class Store:
         return {
             row[0]: np.frombuffer(zlib.decompress(row[4]), np.uint8).reshape(row[1:4])
             for row in self._rows("pictures", "ORDER BY input")
+        }
+
+    def append_adversarials(self, found: Mapping[tuple[int, str], tuple[float, int, Picture]]) -> None:
+        """Keep the picture of an adversarial input per (input, norm), with its distance and class."""
+        rows = [
+            with_crc((i, norm, float(length), int(other), *picture.shape, zlib.compress(picture.tobytes())))
+            for (i, norm), (length, other, picture) in found.items()
+        ]
+        if rows:
+            with self._writing("pictures of attacks") as connection:
+                connection.executemany(
+                    f"INSERT OR REPLACE INTO adversarials VALUES ({', '.join('?' * len(rows[0]))})", rows
+                )
+
+    def adversarials(self) -> dict[tuple[int, str], tuple[float, int, Picture]]:
+        """The nearest adversarial input per (input, norm): its distance, its class and its picture."""
+        there = "SELECT 1 FROM sqlite_master WHERE name = 'adversarials'"
+        if not self._connection.execute(there).fetchone():
+            return {}
+        return {
+            (row[0], row[1]): (row[2], row[3], np.frombuffer(zlib.decompress(row[7]), np.uint8).reshape(row[4:7]))
+            for row in self._rows("adversarials", "ORDER BY input")
         }
 
     def pictured(self) -> set[int]:

@@ -12,7 +12,10 @@ import numpy.typing as npt
 
 from cleverscore import tails
 from cleverscore.reporting.findings import Findings, NormFindings
+from cleverscore.reporting.html.adversarial_pictures import adversarial_pictures
 from cleverscore.reporting.html.packing import pack, packed_size
+from cleverscore.reporting.html.terms import TERMS
+from cleverscore.reporting.robust_accuracy import ESTIMATED
 from cleverscore.runs.thumbnails import shrunk_picture
 from cleverscore.scores.score import Score
 from cleverscore.scores.tables import interval_heading
@@ -26,6 +29,7 @@ TARGET_VALUES = 250_000  # scores per target class in a page
 FIRST_PREFIX = 16  # blocks: convergence is drawn at 16, 32, 64, ...
 PREFIXES = 10
 MERGES = 5  # at most: end-points of 1, 2, 4, 8 and 16 merged blocks are drawn
+CURVE_POINTS = 81  # of robust accuracy against epsilon
 STEPS = 65535  # of 16-bit fractions
 RATIO_OCTAVES = 4.0  # convergence is kept as a ratio to the final score, from 1/16 to 16
 LEVELS = 255  # of quantised scores
@@ -53,22 +57,24 @@ def packed(found: Findings, header: dict[str, Any], *, limit: int = LIMIT) -> st
     norms = []
     for place, norm in enumerate(found.norms):
         columns, facts = _columns(norm, outcomes, stopped, attacks)
-        columns["quantiles"] = _quantiles(norm, quantiles)
-        columns["convergence"] = _convergence(norm)
-        columns["stability"] = _stability(norm)
+        columns["quantiles"] = _quantiles(norm.sampled, quantiles)
+        columns["convergence"] = _convergence(norm.sampled)
+        columns["stability"] = _stability(norm.sampled)
         columns["targets"], columns["target_scores"], scale = _target_scores(norm, kept_targets)
         arrays |= {f"{place}.{name}": column for name, column in columns.items()}
         norms.append(
             {
                 "name": norm.name, "radius": norm.radius, "quantiles": quantiles, "kept_targets": kept_targets,
                 "scale": scale, "attacked": bool(np.isfinite(norm.upper).any() or np.isinf(norm.upper).any()),
-                "certified": bool((~np.isnan(norm.certified)).any()), **facts,
+                "certified": bool((~np.isnan(norm.certified)).any()), "method": method_words(norm.method),
+                "other": None if norm.other is None else method_words(norm.other), "robust": curve_of(norm), **facts,
             }
         )  # fmt: skip
     header = {
         **header,
         "classes": found.class_names,
-        "interval": interval_heading([head for norm in found.norms for head in norm.known]),
+        "interval": interval_heading([head for norm in found.norms for head in norm.sampled.known]),
+        "terms": TERMS,
         "norms": norms,
         "outcomes": [[outcome.value, outcome.advice, outcome.has_law] for outcome in outcomes],
         "stopped": stopped,
@@ -79,23 +85,52 @@ def packed(found: Findings, header: dict[str, Any], *, limit: int = LIMIT) -> st
     pictures, shape = _pictures(found, limit - len(text))
     if shape is None:
         return text
-    return pack({**header, "pictures": shape}, {**arrays, **pictures})
+    whole = pack({**header, "pictures": shape}, {**arrays, **pictures})
+    # Fewer levels of brightness than a picture had would show as a difference.
+    exact = shape["levels"] == 256
+    attacked = adversarial_pictures(found, shape, limit - len(whole)) if exact and found.adversarials else {}
+    return pack({**header, "pictures": shape}, {**arrays, **pictures, **attacked}) if attacked else whole
+
+
+def method_words(method: str) -> str:
+    """A method as people know it.
+
+    >>> method_words("paper"), method_words("sharp")
+    ('CLEVER', 'sharp')
+    """
+    return "CLEVER" if method == "paper" else method
+
+
+def curve_of(norm: NormFindings) -> dict[str, Any] | None:
+    """Robust accuracy against epsilon for the page: a grid, and the lines with the ends of their bands."""
+    if not norm.known:
+        return None
+    curves = norm.robust_accuracy
+    grid = curves.epsilons(CURVE_POINTS)
+    lines = []
+    for line in curves.lines:
+        columns = (_short(column) for column in curves.curve(line, grid))
+        label = f"{line.kind} ({method_words(line.source)})" if line.kind == ESTIMATED else line.label
+        lines.append([line.kind, label, *columns])
+    return {"epsilon": _short(grid), "lines": lines, "inputs": curves.inputs}
 
 
 def _columns(
     norm: NormFindings, outcomes: Sequence[tails.FitOutcome], stopped: Sequence[str], attacks: Sequence[str]
 ) -> tuple[Arrays, dict[str, Any]]:
+    sampled = norm.sampled
+
     def numbers(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
         return np.asarray(values, np.float32)
 
     def of_fit(name: str) -> npt.NDArray[np.float32]:
-        fits = (None if head is None else head.fit for head in norm.per_input)
+        fits = (None if head is None else head.fit for head in sampled.per_input)
         return numbers([math.nan if fit is None else float(getattr(fit, name)) for fit in fits])
 
     def interval(name: str) -> npt.NDArray[np.float32]:
         # The page calls these an interval at a level, which the low end of a search is not.
-        fitted = [head is not None and head.fit is not None for head in norm.per_input]
-        return numbers(np.where(fitted, norm.column(name), math.nan))
+        fitted = [head is not None and head.fit is not None for head in sampled.per_input]
+        return numbers(np.where(fitted, sampled.column(name), math.nan))
 
     flags = norm.flags()
     bits = sum((marked.astype(np.int32) << bit for bit, marked in enumerate(flags.values())), np.int32(0))
@@ -104,19 +139,26 @@ def _columns(
         "low": interval("low"),
         "high": interval("high"),
         "margin": numbers(norm.column("margin")),
-        "ks": numbers(norm.column("ks_pvalue")),
+        "sampled": numbers(sampled.column("value")),
+        "second": numbers(
+            [math.nan if h is None else h.value for h in norm.by_method[norm.other]]
+            if norm.other is not None
+            else np.full(len(norm.per_input), math.nan)
+        ),
+        "ks": numbers(sampled.column("ks_pvalue")),
         "ad": of_fit("ad_pvalue"),
         "drift": of_fit("drift"),
-        "location": numbers(norm.column("lipschitz")),
+        "location": numbers(sampled.column("lipschitz")),
         "scale": of_fit("scale"),
         "shape": of_fit("shape"),
         "smallest": numbers(
-            [math.nan if h is None or not len(h.maxima) else float(h.maxima.min()) for h in norm.per_input]
+            [math.nan if h is None or not len(h.maxima) else float(h.maxima.min()) for h in sampled.per_input]
         ),
         "largest": of_fit("sample_max"),
         "target": np.array([-1 if head is None else head.target for head in norm.per_input], np.int32),
-        "blocks": np.array([0 if head is None else len(head.maxima) for head in norm.per_input], np.int32),
+        "blocks": np.array([0 if head is None else len(head.maxima) for head in sampled.per_input], np.int32),
         "outcome": np.array([255 if h is None else outcomes.index(h.outcome) for h in norm.per_input], np.uint8),
+        "fit": np.array([255 if h is None else outcomes.index(h.outcome) for h in sampled.per_input], np.uint8),
         "stopped": np.array([255 if h is None else stopped.index(h.stopped) for h in norm.per_input], np.uint8),
         "flags": np.asarray(bits, np.int32),
         "upper": numbers(norm.upper),
@@ -124,7 +166,7 @@ def _columns(
         "attack": np.array([255 if name is None else attacks.index(name) for name in norm.attacks], np.uint8),
     }
     profiles = [None if head is None else head.profile for head in norm.per_input]
-    facts: dict[str, Any] = {"flags": list(flags), "block_size": max((h.block_size for h in norm.known), default=0)}
+    facts: dict[str, Any] = {"flags": list(flags), "block_size": max((h.block_size for h in sampled.known), default=0)}
     if any(profiles):
         facts["profiles"] = [
             None if profile is None else [_short(profile.radii), _short(profile.slopes)] for profile in profiles
@@ -242,7 +284,7 @@ def _pictures(found: Findings, room: int) -> tuple[Arrays, dict[str, Any] | None
     height, width, channels = shrunk_picture(found.pictures[found.ids[have[0]]], side).shape
     places = np.full(len(found.ids), -1, np.int32)
     places[have] = np.arange(len(have))
-    shape = {"height": height, "width": width, "channels": channels, "count": len(have)}
+    shape = {"height": height, "width": width, "channels": channels, "count": len(have), "levels": levels}
     return {"picture": places, "pixels": np.frombuffer(content, np.uint8)}, shape
 
 

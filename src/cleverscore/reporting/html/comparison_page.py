@@ -1,37 +1,48 @@
-"""The page of a comparison: verdicts, scatter plots and the inputs that changed most."""
+"""The page of a comparison: verdicts, measures, curves over each other, and the inputs that changed most."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from cleverscore.reporting.compare import Pairing, letter_of, notes, sentence
+from cleverscore.reporting.compare import Change, Pairing, curve_words, letter_of, notes, sentence
 from cleverscore.reporting.findings import Findings
+from cleverscore.reporting.html.columns import curve_of, method_words
 from cleverscore.reporting.html.packing import pack
 from cleverscore.reporting.html.page import escape, fill
 from cleverscore.reporting.html.report import footer
+from cleverscore.reporting.html.terms import TERMS, term
 from cleverscore.runs.thumbnails import Picture
+from cleverscore.scores.text_table import number
 
 PROGRAMS = ("common.js", "charts.js", "compare.js")
 
 HOW_TO_READ = (
     (
         "What is compared",
-        "Inputs that both runs have and both models classify correctly. Each input is compared with itself, so what "
-        "makes inputs differ from each other drops out.",
+        "Inputs that both runs have. Each input is compared with itself, so what makes inputs differ from each other "
+        "drops out. An input that a model misclassifies counts as 0 for it, unless such inputs were excluded.",
     ),
     (
         "When one is called more robust",
-        "When the bootstrap interval of the mean difference leaves out zero and the sign test rejects that both signs "
-        "are equally likely, both in the same direction. With several norms or runs the levels are adjusted, so that "
-        "all sentences hold together.",
+        "A measure (score, best attack, certificate) speaks for a model when the bootstrap interval of the mean "
+        "difference leaves out zero and the sign test rejects that both signs are equally likely, both in the same "
+        "direction. One model is called more robust when at least one measure speaks for it and none for the other. "
+        "With several measures, norms or runs the levels are adjusted, so that all sentences hold together.",
+    ),
+    (
+        "Robust accuracy",
+        "The share of inputs that are classified correctly and keep their class under every change up to epsilon: "
+        "proved by a certificate, estimated by the scores, or left by the attacks. The truth lies between the first "
+        "and the last.",
     ),
     (
         "What it does not say",
-        "Scores are estimates, and a model that masks its gradients gets a high score without being robust. A "
-        "difference here is one of scores; an attack on both models is the test that decides.",
+        "Scores are estimates, and a model that masks its gradients gets a high score without being robust. Where "
+        "scores and attacks contradict, believe the attacks and run stronger ones.",
     ),
 )
 
@@ -54,18 +65,21 @@ def comparison_page(
             [place_of[pairing.ids[i]], pairing.ids[i], float(pairing.first[i]), float(pairing.second[i])]
             for i in pairing.changed_most(most)
         ]
-        pairs.append({"letter": letter, "norm": pairing.norm, "most": changed})
-    header: dict[str, Any] = {"pairs": pairs, "pictures": None}
+        found = runs[letters.index(letter)][1]
+        curves = [_curve(of, pairing) for of in (first, found)]
+        pairs.append(
+            {
+                "letter": letter, "norm": pairing.norm, "most": changed,
+                "robust": None if None in curves else curves, "method": method_words(pairing.method),
+            }
+        )  # fmt: skip
+    header: dict[str, Any] = {"pairs": pairs, "pictures": None, "terms": TERMS}
     if pictures:
         header["pictures"] = _shape(pictures)
         order = list(pictures)
         arrays["picture"] = np.array([order.index(i) if i in pictures else -1 for i in sorted(shown)], np.int32)
         arrays["pixels"] = np.stack(list(pictures.values()))
-    verdicts = "".join(
-        f'<div class="card"><h3>A and {escape(letter)}, l{escape(pairing.norm)} norm</h3>'
-        f"<p>{escape(sentence(pairing, ('A', letter)))}</p></div>"
-        for letter, pairing in flat
-    )
+    verdicts = "".join(_verdict(letter, pairing) for letter, pairing in flat)
     remarks = "".join(f'<p class="note">{escape(words)}</p>' for words in notes(pairings, letters[1:]))
     lines = "".join(
         f'<p class="sub">{escape(letter)}: {escape(name)} ({escape(found.config.model)})</p>'
@@ -81,6 +95,62 @@ def comparison_page(
         footer=footer(),
         data=pack(header, arrays),
     )
+
+
+def _curve(found: Findings, pairing: Pairing) -> dict[str, Any] | None:
+    """Robust accuracy of one of the runs over the inputs that are compared."""
+    norm = next(norm for norm in found.norms if norm.name == pairing.norm)
+    return curve_of(norm.over(pairing.ids)) if pairing.ids else None
+
+
+def _verdict(letter: str, pairing: Pairing) -> str:
+    """One pair in one norm: who is more robust, the measures in a table, and the sentence."""
+    better = {1: f"{letter} is more robust than A", -1: f"A is more robust than {letter}"}
+    title = better.get(pairing.verdict, f"It cannot be told whether {letter} is more robust than A")
+    measures = [
+        (f"{method_words(pairing.method)} score", pairing.first, pairing.second, pairing.difference, pairing.change),
+        *((_kind(each.kind), each.first, each.second, each.difference, each.change) for each in pairing.further),
+    ]
+    rows = "".join(
+        f"<tr><td>{term(kind.removesuffix(' score'))}</td><td>{_middle(one)}</td><td>{_middle(other)}</td>"
+        f"<td>{escape(_change(change))}</td><td>{found.above} : {found.below}</td>"
+        f"<td>{ {1: escape(letter), -1: 'A', 0: 'cannot tell'}[found.verdict] }</td></tr>"
+        for kind, one, other, found, change in measures
+        if found.count
+    )
+    heads = ("measure", "median A", f"median {letter}", "change of the mean", f"larger in {letter} : A", "speaks for")
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
+    table = (
+        f'<div class="scroll"><table class="measures"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+    return (
+        f'<div class="card wide"><h3>A and {escape(letter)}, l{escape(pairing.norm)} norm</h3>'
+        f'<p class="verdict"><strong>{escape(title)}.</strong>{escape(_at(letter, pairing))}</p>{table}'
+        f'<details><summary class="note">In full</summary><p class="note">'
+        f"{escape(sentence(pairing, ('A', letter)))}</p></details></div>"
+    )
+
+
+def _kind(kind: str) -> str:
+    """A measure as the table names it."""
+    name = kind.removeprefix("score (").removesuffix(")")
+    return f"{method_words(name)} score" if name != kind else {"certificate": "certified"}.get(kind, kind)
+
+
+def _middle(values: Any) -> str:
+    return number(float(np.median(values)), 3)
+
+
+def _change(change: Change) -> str:
+    if math.isnan(change.value) or math.isnan(change.low):
+        return change.short
+    return f"{change.value:+.1%} ({change.low:+.0%} to {change.high:+.0%})"
+
+
+def _at(letter: str, pairing: Pairing) -> str:
+    """Robust accuracy at one epsilon, in words."""
+    words = curve_words(pairing, ("A", letter))
+    return f" {words[:1].upper()}{words[1:]}." if words else ""
 
 
 def _shape(pictures: dict[int, Picture]) -> dict[str, int]:

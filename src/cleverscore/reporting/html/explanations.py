@@ -89,12 +89,21 @@ def remarks(found: Findings) -> list[Remark]:
 
 
 def headline(norm: NormFindings) -> str:
-    """One sentence about a norm."""
-    median = norm.median
+    """One sentence about a norm: what is estimated, and what attacks and proofs say."""
     count = sum(not math.isnan(head.value) for head in norm.known)
     if count == 0:
         return "There is no score in this norm yet."
-    return (
-        f"Half of the {count} inputs keep their class under every change shorter than about {median.value:.3g} in the "
-        f"l{norm.name} norm, as estimated."
+    median = norm.median.value
+    if median == 0.0:
+        return f"At least half of the {count} inputs are misclassified, and count as 0."
+    at_least = "at least " if median >= norm.radius else "about "
+    words = (
+        f"Half of the {count} inputs are classified correctly and keep their class under every change shorter than "
+        f"{at_least}{median:.3g} in the l{norm.name} norm, as estimated"
     )
+    attack, proof = norm.attack_median.value, norm.certified_median.value
+    if math.isfinite(attack):
+        words += f"; attacks change half of them within {attack:.3g}"
+    if proof > 0.0:
+        words += f"; {proof:.3g} is proved"
+    return f"{words}."

@@ -9,17 +9,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import cleverscore
 from cleverscore.errors import LoadError, StoreError
 from cleverscore.inputs.targets import takes_smallest
 from cleverscore.reporting.findings import Findings, NormFindings, findings
-from cleverscore.reporting.html.columns import packed
+from cleverscore.reporting.html.columns import method_words, packed
 from cleverscore.reporting.html.explanations import Remark, headline, remarks
 from cleverscore.reporting.html.page import escape, fill
+from cleverscore.reporting.html.terms import term
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import StudyConfig, describe_run
 from cleverscore.scores.tables import elimination_summary
 from cleverscore.scores.text_table import number
+from cleverscore.tails.paired_tests import Interval
 
 PROGRAMS = ("common.js", "charts.js", "report.js")
 
@@ -102,23 +106,38 @@ def write_page(page: str, out: Path) -> int:
 
 
 def _card(norm: NormFindings) -> str:
-    median = norm.median
-    values = [head.value for head in norm.known if not math.isnan(head.value)]
     labelled = [head.correct for head in norm.known if head.correct is not None]
+    counted = norm.column("counted")
+    counted = counted[~np.isnan(counted)]
     facts = [
-        ("inputs", str(len(values))),
-        ("smallest", number(min(values, default=math.nan), 3)),
-        ("largest", number(max(values, default=math.nan), 3)),
+        ("inputs", str(len(counted))),
+        ("accuracy", _share(sum(labelled) / len(labelled) if labelled else math.nan, "unknown")),
+        ("smallest", number(min(counted.tolist(), default=math.nan), 3)),
         ("radius", f"{norm.radius:g}"),
-        ("classified correctly", _share(sum(labelled) / len(labelled) if labelled else math.nan, "unknown")),
         ("certified above 0", _share(norm.certified_share)),
         ("score above attack", _share(norm.violation_rate)),
     ]
-    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
+    items = "".join(f"<div><dt>{term(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
+    medians: list[tuple[str, Interval, bool]] = []
+    if not math.isnan(norm.certified_median.value):
+        medians.append(("certified", norm.certified_median, True))
+    medians += [(method_words(method), norm.median_of(method), True) for method in norm.by_method]
+    if not math.isnan(norm.attack_median.value):
+        medians.append(("best attack", norm.attack_median, False))
+    cells = "".join(_median(name, found, norm.radius if cut else math.inf) for name, found, cut in medians)
     return (
-        f'<div class="card"><h3>l{escape(norm.name)} norm: median score</h3><p class="big">{number(median.value, 3)} '
-        f'<span class="interval">{number(median.low, 3)} to {number(median.high, 3)}</span></p>'
+        f'<div class="card"><h3>l{escape(norm.name)} norm: medians over inputs</h3><dl class="medians">{cells}</dl>'
         f'<p class="note">{escape(headline(norm))}</p><dl class="facts">{items}</dl></div>'
+    )
+
+
+def _median(name: str, found: Interval, radius: float) -> str:
+    least = "≥ " if found.value >= radius else ""
+    kinds = {"certified": "lower", "best attack": "upper"}
+    return (
+        f'<div class="{kinds.get(name, "estimate")}"><dt>{term(name)}</dt>'
+        f'<dd class="big">{least}{number(found.value, 3)}</dd>'
+        f'<dd class="interval">{number(found.low, 3)} to {number(found.high, 3)}</dd></div>'
     )
 
 

@@ -9,7 +9,7 @@ function ticks(low, high, wanted) {
 }
 
 // An empty plot: {svg, x(), y()} with axes; labels are in the figure's words, for those who cannot see it.
-function plot({ title, xName, yName, x: [x0, x1], y: [y0, y1], height = 260, left = 58, width = 520, logX = false, xTicks, yTicks, bottom = 44 }) {
+function plot({ title, xName, yName, x: [x0, x1], y: [y0, y1], height = 260, left = 58, width = 520, logX = false, xTicks, yTicks, bottom = 44, yFormat = (v) => short(v, 6) }) {
   const right = 12, top = 12;
   const fx = logX ? Math.log : (v) => v;
   const spanX = fx(x1) - fx(x0) || 1, spanY = y1 - y0 || 1;
@@ -25,7 +25,7 @@ function plot({ title, xName, yName, x: [x0, x1], y: [y0, y1], height = 260, lef
   for (const tick of yTicks || ticks(y0, y1, 4)) {
     const at = y(tick);
     svg.append(draw("line", { class: "grid", x1: left, x2: width - right, y1: at, y2: at }));
-    svg.append(draw("text", { class: "soft", x: left - 6, y: at + 4, "text-anchor": "end" }, short(tick, 6)));
+    svg.append(draw("text", { class: "soft", x: left - 6, y: at + 4, "text-anchor": "end" }, yFormat(tick)));
   }
   svg.append(draw("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }));
   if (xName) svg.append(draw("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, xName));
@@ -43,6 +43,54 @@ function path(points) {
 
 function captioned(text, svg) {
   return make("figure", {}, make("figcaption", {}, text), svg);
+}
+
+const LINE_COLORS = { certified: "var(--lower)", estimated: "var(--score)", attacked: "var(--upper)" };
+
+// Robust accuracy against epsilon. Each run is {name, robust, dash}; bands are drawn where there is one run.
+function robustChart(runs, norm, width = 1040) {
+  const grids = runs.map((run) => run.robust.epsilon), high = Math.max(...grids.map((grid) => grid[grid.length - 1]));
+  const percent = (v) => `${Math.round(100 * v)}%`, words = [];
+  const p = plot({ title: "", xName: `epsilon, l${norm}`, yName: "robust accuracy", x: [0, high], y: [0, 1], yTicks: [0, 0.2, 0.4, 0.6, 0.8, 1], yFormat: percent, width, height: width > 700 ? 380 : 330 });
+  // A share holds until the next epsilon of the grid: steps.
+  const steps = (grid, values) => {
+    const points = [];
+    values.forEach((v, k) => {
+      if (v === null) return;
+      if (points.length) points.push([p.x(grid[k]), points[points.length - 1][1]]);
+      points.push([p.x(grid[k]), p.y(v)]);
+    });
+    return points;
+  };
+  runs.forEach((run, k) => {
+    for (const [kind, , , low, top] of run.robust.lines) {
+      const upper = steps(grids[k], top), lower = steps(grids[k], low);
+      if (runs.length === 1 && upper.length) p.svg.append(draw("path", { d: `${path(upper)}L${path(lower.reverse()).slice(1)}Z`, fill: LINE_COLORS[kind], opacity: 0.1 }));
+    }
+  });
+  runs.forEach((run, k) => {
+    for (const [kind, label, value] of run.robust.lines) {
+      const points = steps(grids[k], value);
+      if (!points.length) continue;
+      const name = `${run.name ? `${run.name}: ` : ""}${label}`;
+      p.svg.append(draw("path", { d: path(points), fill: "none", stroke: LINE_COLORS[kind], "stroke-width": run.dash ? 2 : 2.6, "stroke-dasharray": run.dash || null }, named(name)));
+      const half = value.findIndex((v) => v !== null && v < 0.5);
+      words.push(`${name} begins at ${percent(value[0])}` + (half > 0 ? `, falls below 50% at ${short(grids[k][half], 3)}` : ""));
+    }
+  });
+  const title = `Robust accuracy against epsilon in the l${norm} norm: ${words.join("; ")}`;
+  p.svg.setAttribute("aria-label", title);
+  p.svg.querySelector("title").textContent = title;
+  return p.svg;
+}
+
+// The lines of robustChart by name.
+function robustKeys(runs) {
+  const keys = runs.flatMap((run) => run.robust.lines.map(([kind, label]) => {
+    const line = draw("line", { x1: 2, x2: 32, y1: 7, y2: 7, stroke: LINE_COLORS[kind], "stroke-width": 3, "stroke-dasharray": run.dash || null });
+    return make("span", { class: "key" }, draw("svg", { viewBox: "0 0 34 14", "aria-hidden": "true" }, line), `${run.name ? `${run.name}: ` : ""}${label}`);
+  }));
+  return make("p", { class: "note keys" }, ...keys);
 }
 
 function quantile(sorted, share) {
@@ -113,13 +161,17 @@ function bracketBar(row, scale, width = 240, scaled = false) {
     svg.append(draw("rect", { x: 4, y: middle - 5, width: Math.max(1.5, x(row.certified) - 4), height: 10, fill: "var(--lower)" }));
     words.push(`certified ${short(row.certified)}`);
   }
+  if (!Number.isNaN(row.second ?? NaN)) {
+    svg.append(draw("circle", { cx: x(row.second), cy: middle, r: 4.2, fill: "var(--paper)", stroke: "var(--score)", "stroke-width": 2 }));
+    words.push(`${row.other} ${short(row.second)}`);
+  }
   if (!Number.isNaN(row.score)) {
-    if (!Number.isNaN(row.low)) {
+    if (!Number.isNaN(row.low) && !row.other) {
       svg.append(draw("line", { x1: x(row.low), x2: x(row.high), y1: middle, y2: middle, stroke: "var(--score)", "stroke-width": 3, opacity: 0.55 }));
       for (const v of [row.low, row.high]) svg.append(draw("line", { x1: x(v), x2: x(v), y1: middle - 4, y2: middle + 4, stroke: "var(--score)", "stroke-width": 1.5 }));
     }
     svg.append(draw("circle", { cx: x(row.score), cy: middle, r: 5, fill: "var(--score)", stroke: "var(--paper)", "stroke-width": 1.5 }));
-    words.push(`score ${row.capped ? "at least " : ""}${short(row.score)}` + (Number.isNaN(row.low) ? "" : `, interval ${short(row.low)} to ${short(row.high)}`));
+    words.push(`${row.other ? row.method : "score"} ${row.capped ? "at least " : ""}${short(row.score)}` + (Number.isNaN(row.low) || row.other ? "" : `, interval ${short(row.low)} to ${short(row.high)}`));
   } else words.push("no score");
   if (Number.isFinite(row.upper)) {
     const at = x(row.upper);

@@ -46,15 +46,26 @@ async function unpack(text) {
   return [header, arrays];
 }
 
+// A term that explains itself where a reader points at it.
+function term(doc, name, text = name) {
+  const words = doc.terms && doc.terms[name];
+  return words ? make("span", { class: "term", tabindex: "0", "data-tip": words }, text) : text;
+}
+
 // The picture of the input at a place, on a canvas; null where there is none.
 function pictureOf(doc, arrays, i, label) {
   const shape = doc.pictures, place = shape ? arrays.picture[i] : -1;
   if (place < 0) return null;
   const { height, width, channels } = shape, size = height * width * channels;
+  return canvasOf(shape, label, (k, c) => arrays.pixels[place * size + k * channels + (channels === 3 ? c : 0)]);
+}
+
+// A picture from a function that gives the brightness of pixel k in colour c.
+function canvasOf({ height, width }, label, value) {
   const canvas = make("canvas", { width, height, role: "img", "aria-label": label });
   const context = canvas.getContext("2d"), image = context.createImageData(width, height);
   for (let k = 0; k < height * width; k++) {
-    for (let c = 0; c < 3; c++) image.data[4 * k + c] = arrays.pixels[place * size + k * channels + (channels === 3 ? c : 0)];
+    for (let c = 0; c < 3; c++) image.data[4 * k + c] = value(k, c);
     image.data[4 * k + 3] = 255;
   }
   context.putImageData(image, 0, 0);

@@ -1,10 +1,10 @@
 // The comparison: one scatter plot and one list of the inputs that changed most per pair of runs and norm.
-function scatterChart(first, second, names, norm) {
+function scatterChart(first, second, names, norm, kind) {
   const largest = (values) => values.reduce((a, b) => Math.max(a, b), 0);
   const high = Math.max(largest(first), largest(second)) * 1.03 || 1;
   const above = second.filter((v, i) => v > first[i]).length;
   const title = `Scores of ${first.length} inputs, ${names[0]} across and ${names[1]} upwards, l${norm}: ${above} lie above the diagonal`;
-  const p = plot({ title, xName: `score of ${names[0]}`, yName: `score of ${names[1]}`, x: [0, high], y: [0, high], height: 420 });
+  const p = plot({ title, xName: `${kind} of ${names[0]}`, yName: `${kind} of ${names[1]}`, x: [0, high], y: [0, high], height: 420 });
   p.svg.append(draw("line", { x1: p.x(0), y1: p.y(0), x2: p.x(high), y2: p.y(high), stroke: "var(--soft)", "stroke-dasharray": "5 4" }));
   const drawn = Math.max(1, Math.floor(first.length / 4000));
   for (let i = 0; i < first.length; i += drawn) {
@@ -30,10 +30,19 @@ unpack($("data").textContent).then(([doc, arrays]) => {
   doc.pairs.forEach((pair, k) => {
     if (!pair.most.length) return;
     const names = ["A", pair.letter];
-    const chart = captioned("Circles above the diagonal: more robust in the second; triangles below: less", scatterChart(arrays[`${k}.first`], arrays[`${k}.second`], names, pair.norm));
+    const chart = captioned("Circles above the diagonal: more robust in the second; triangles below: less", scatterChart(arrays[`${k}.first`], arrays[`${k}.second`], names, pair.norm, `${pair.method} score`));
     const list = make("figure", {}, make("figcaption", {}, "Inputs that changed most"), make("div", { class: "scroll" }, changedTable(doc, arrays, pair, names)));
     const heading = make("h3", {}, `A and ${pair.letter}, l${pair.norm} norm`);
-    $("pairs").append(heading, make("div", { class: "pair" }, chart, list));
+    $("pairs").append(heading);
+    if (pair.robust) {
+      const runs = [{ name: "A", robust: pair.robust[0], dash: "7 5" }, { name: pair.letter, robust: pair.robust[1] }];
+      const words = "Share of inputs that are classified correctly and keep their class under every change up to epsilon; misclassified inputs count as 0";
+      const figure = captioned(words, robustChart(runs, pair.norm, window.innerWidth < 760 ? 520 : 1040));
+      figure.classList.add("robust");
+      figure.append(robustKeys(runs));
+      $("pairs").append(figure);
+    }
+    $("pairs").append(make("div", { class: "pair" }, chart, list));
   });
   document.documentElement.dataset.ready = "yes";
 }).catch(failed);

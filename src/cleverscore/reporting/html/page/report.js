@@ -22,11 +22,15 @@ function startReport(doc, arrays) {
     const bits = column("flags")[i];
     const flags = norm().flags.filter((_, bit) => bits & (1 << bit));
     const found = { i, id: arrays.ids[i], label: arrays.labels[i], predicted: arrays.predicted[i], flags, capped: flags.includes("capped") };
-    for (const name of ["score", "low", "high", "margin", "ks", "ad", "drift", "upper", "certified", "target", "blocks", "location", "scale", "shape", "smallest", "largest"]) found[name] = column(name)[i];
+    for (const name of ["score", "low", "high", "margin", "ks", "ad", "drift", "upper", "certified", "target", "blocks", "location", "scale", "shape", "smallest", "largest", "sampled", "second"]) found[name] = column(name)[i];
+    found.method = norm().method;
+    found.other = norm().other;
     const outcome = doc.outcomes[column("outcome")[i]];
     found.outcome = outcome ? outcome[0] : "";
     found.advice = outcome ? outcome[1] : "";
-    found.law = outcome && outcome[2] ? { location: found.location, scale: found.scale, shape: found.shape } : null;
+    const fit = doc.outcomes[column("fit")[i]];
+    found.fit = fit ? fit[0] : "";
+    found.law = fit && fit[2] ? { location: found.location, scale: found.scale, shape: found.shape } : null;
     found.stopped = doc.stopped[column("stopped")[i]] || "";
     found.attack = doc.attacks[column("attack")[i]] || "";
     return found;
@@ -36,9 +40,26 @@ function startReport(doc, arrays) {
   const intervalWords = (r, digits) => (Number.isNaN(r.low) ? "–" : r.low === 0 && r.score > 0 ? `at most ${short(r.high, digits)}` : `${short(r.low, digits)} to ${short(r.high, digits)}`);
   const picture = (i, label) => pictureOf(doc, arrays, i, label);
 
+  // The nearest adversarial input at a place, and its difference from the input: grey is none, the largest is black or white.
+  function adversarial(i) {
+    const places = column("adversarial"), place = places ? places[i] : -1;
+    if (!(place >= 0) || arrays.picture[i] < 0) return null;
+    const { height, width, channels } = doc.pictures, size = height * width * channels, pixels = column("adversarial_pixels");
+    const at = (k, c) => k * channels + (channels === 3 ? c : 0);
+    const gap = (k, c) => pixels[place * size + at(k, c)] - arrays.pixels[arrays.picture[i] * size + at(k, c)];
+    let most = 1;
+    for (let k = 0; k < height * width; k++) for (let c = 0; c < channels; c++) most = Math.max(most, Math.abs(gap(k, c)));
+    const found = className(column("found")[i]);
+    return {
+      found, times: 127 / most,
+      attacked: canvasOf(doc.pictures, `The input after the best attack, classified as ${found}`, (k, c) => pixels[place * size + at(k, c)]),
+      difference: canvasOf(doc.pictures, "What the attack changed", (k, c) => 128 + (127 * gap(k, c)) / most),
+    };
+  }
+
   const sorting = {
     score: (i) => column("score")[i], input: (i) => arrays.ids[i], predicted: (i) => arrays.predicted[i],
-    target: (i) => column("target")[i], width: (i) => column("high")[i] - column("low")[i], margin: (i) => column("margin")[i],
+    second: (i) => column("second")[i], target: (i) => column("target")[i], width: (i) => column("high")[i] - column("low")[i], margin: (i) => column("margin")[i],
     ks: (i) => column("ks")[i], ad: (i) => column("ad")[i], upper: (i) => column("upper")[i], certified: (i) => column("certified")[i],
   };
 
@@ -83,7 +104,7 @@ function startReport(doc, arrays) {
   }
 
   function headers() {
-    const names = [[null, "picture"], ["input", "input"], ["predicted", "predicted"], [null, "label"], ["target", "nearest class"], ["score", "score"], ["width", doc.interval], [null, "0 to far"], [null, "to know"]];
+    const names = [[null, "picture"], ["input", "input"], ["predicted", "predicted"], [null, "label"], ["target", "nearest class"], ["score", norm().other ? norm().method : "score"], ...(norm().other ? [["second", norm().other]] : []), ["width", norm().other ? `${norm().other}, ${doc.interval}` : doc.interval], [null, "0 to far"], [null, "to know"]];
     if (!doc.pictures) names.shift();
     if (!arrays.labels.some((l) => l >= 0)) names.splice(names.findIndex((n) => n[1] === "label"), 1);
     const form = $("filters").elements, line = make("tr", {});
@@ -99,6 +120,8 @@ function startReport(doc, arrays) {
           document.querySelector(`th button[data-sort="${key}"]`).focus();
         } }, `${name} ${active ? (up ? "↑" : "↓") : ""}`));
       } else cell.append(name === "0 to far" ? "certificate, score, attack" : name);
+      const about = name.includes("interval") ? "95% interval" : name;
+      if (doc.terms[about]) cell.append(term(doc, about, "?"));
       line.append(cell);
     }
     document.querySelector("#inputs thead").replaceChildren(line);
@@ -123,12 +146,13 @@ function startReport(doc, arrays) {
       const r = row(i), wrong = r.label >= 0 && r.label !== r.predicted;
       const words = `input ${r.id}, classified as ${className(r.predicted)}`;
       const line = make("tr", { onclick: () => open(i) });
-      if (doc.pictures) line.append(make("td", { class: "picture" }, picture(i, `Picture of ${words}`)));
+      if (doc.pictures) line.append(make("td", { class: "picture" }, make("div", { class: "pictures" }, picture(i, `Picture of ${words}`), adversarial(i)?.attacked)));
       line.append(make("td", { "data-name": "input" }, make("button", { type: "button", class: "open", "data-input": r.id, "aria-haspopup": "dialog", "aria-label": `Open ${words}`, onclick: (event) => { event.stopPropagation(); open(i); } }, `#${r.id}`)));
       line.append(make("td", { "data-name": "predicted", class: wrong ? "wrong" : "" }, className(r.predicted)));
       if (labelled) line.append(make("td", { "data-name": "label" }, className(r.label)));
       line.append(make("td", { "data-name": "nearest class" }, className(r.target)));
-      line.append(make("td", { class: "number score", "data-name": "score" }, (r.capped ? "≥ " : "") + short(r.score)));
+      line.append(make("td", { class: "number score", "data-name": r.other ? r.method : "score" }, (r.capped ? "≥ " : "") + short(r.score)));
+      if (r.other) line.append(make("td", { class: "number", "data-name": r.other }, short(r.second)));
       line.append(make("td", { class: "number", "data-name": doc.interval }, intervalWords(r, 3)));
       line.append(make("td", { class: "bracket" }, bracketBar(r, state.scale)));
       const marks = r.flags.filter((flag) => !(flag === "misclassified" && wrong)).map((flag) => make("span", { class: "mark" }, FLAG_WORDS[flag]));
@@ -164,9 +188,9 @@ function startReport(doc, arrays) {
     const points = [];
     for (let k = 0; k < PREFIXES; k++) {
       const blocks = FIRST_PREFIX * 2 ** k, code = column("convergence")[i * PREFIXES + k];
-      if (blocks < r.blocks && code) points.push([blocks, r.score * 2 ** (((code - 1) / (STEPS - 1)) * 2 * OCTAVES - OCTAVES)]);
+      if (blocks < r.blocks && code) points.push([blocks, r.sampled * 2 ** (((code - 1) / (STEPS - 1)) * 2 * OCTAVES - OCTAVES)]);
     }
-    if (r.blocks && !Number.isNaN(r.score)) points.push([r.blocks, r.score]);
+    if (r.blocks && !Number.isNaN(r.sampled)) points.push([r.blocks, r.sampled]);
     return points;
   }
 
@@ -191,11 +215,12 @@ function startReport(doc, arrays) {
 
   function open(i) {
     const r = row(i), dialog = $("detail"), words = `input ${r.id}, classified as ${className(r.predicted)}`;
-    const facts = [["score", (r.capped ? "≥ " : "") + short(r.score)], [doc.interval, intervalWords(r)], ["nearest class", className(r.target)], ["margin", short(r.margin)], ["largest gradient norm", short(r.location)], ["K-S p", short(r.ks, 2)], ["A-D p", short(r.ad, 2)], ["fit", r.outcome], ["blocks", r.blocks ? `${r.blocks}` : "–"]];
+    const facts = [[r.other ? r.method : "score", (r.capped ? "≥ " : "") + short(r.score)], [doc.interval, intervalWords(r)], ["nearest class", className(r.target)], ["margin", short(r.margin)], ["largest gradient norm", short(r.location)], ["K-S p", short(r.ks, 2)], ["A-D p", short(r.ad, 2)], ["fit", r.fit], ["blocks", r.blocks ? `${r.blocks}` : "–"]];
+    if (r.other) facts.splice(1, 0, [r.other, short(r.second)]);
     if (r.label >= 0) facts.splice(2, 0, ["label", className(r.label)]);
     if (!Number.isNaN(r.certified)) facts.push(["certified", short(r.certified)]);
     if (!Number.isNaN(r.upper)) facts.push(["attack", Number.isFinite(r.upper) ? `${short(r.upper)} (${r.attack})` : "none succeeded"]);
-    const list = make("dl", { class: "facts" }, ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
+    const list = make("dl", { class: "facts" }, ...facts.map(([name, value]) => make("div", {}, make("dt", {}, term(doc, name === doc.interval ? "95% interval" : name, name)), make("dd", {}, value))));
     const charts = make("div", { class: "charts" });
     const values = maxima(i, r), points = convergence(i, r), cells = targets(i), profile = norm().profiles && norm().profiles[i];
     if (profile) charts.append(captioned("Radial profile: the steepest fall of the margin across each shell; their area is the margin, and the score is where it is used up (dashed)", profileChart(profile[0], profile[1], r)));
@@ -223,7 +248,10 @@ function startReport(doc, arrays) {
     const title = make("h2", { id: "detail-title", tabindex: "-1" }, `Input ${r.id}, l${norm().name}: ${className(r.predicted)}, nearest ${className(r.target)}`);
     title.style.marginTop = "0";
     const texts = make("div", { class: "grow" }, title, list, make("p", { class: "note" }, `${r.advice}${r.stopped ? ` Sampling ended: ${r.stopped}.` : ""}`));
-    dialog.replaceChildren(buttons, make("div", { class: "detail-top" }, picture(i, `Picture of ${words}`), texts), charts);
+    const attacked = adversarial(i), shown = picture(i, `Picture of ${words}`);
+    const under = (canvas, text) => make("figure", {}, canvas, make("figcaption", {}, text));
+    const pictures = !attacked ? shown : make("div", { class: "triptych" }, under(shown, className(r.predicted)), under(attacked.attacked, `${attacked.found}, after the best attack`), under(attacked.difference, `difference, ${short(attacked.times, 2)} times`));
+    dialog.replaceChildren(buttons, make("div", { class: attacked ? "detail-top with-attack" : "detail-top" }, pictures, texts), charts);
     if (!dialog.open) dialog.showModal();
     dialog.scrollTop = 0;
     title.focus();
@@ -237,7 +265,11 @@ function startReport(doc, arrays) {
 
   function showNorm() {
     state.scale = scaleOfBars();
-    const scores = Array.from(column("score")), known = scores.filter((v) => !Number.isNaN(v)).sort((a, b) => a - b);
+    const runs = norm().robust ? [{ name: "", robust: norm().robust }] : [];
+    const narrow = window.innerWidth < 760;
+    $("robust").replaceChildren(...(runs.length ? [make("figcaption", {}, "Share of inputs that are classified correctly and keep their class under every change up to epsilon; misclassified inputs count as 0; bands: 95% intervals over inputs"), robustChart(runs, norm().name, narrow ? 520 : 1040), robustKeys(runs)] : []));
+    // A misclassified input counts as 0, as in every median.
+    const scores = Array.from(column("score"), (v, i) => (arrays.labels[i] >= 0 && arrays.labels[i] !== arrays.predicted[i] ? 0 : v)), known = scores.filter((v) => !Number.isNaN(v)).sort((a, b) => a - b);
     $("distribution").replaceChildren(make("figcaption", {}, `All inputs, l${norm().name}`), distributionChart(scores, norm(), quantile(known, 0.5)));
     const groups = new Map();
     scores.forEach((value, i) => {
@@ -279,7 +311,9 @@ function startReport(doc, arrays) {
     });
     const key = (words, part) => make("span", { class: "key" }, part, words);
     const sample = (...parts) => draw("svg", { viewBox: "0 0 34 14", "aria-hidden": "true" }, ...parts);
-    const keys = [key(`score with ${doc.interval}`, sample(draw("line", { x1: 3, x2: 31, y1: 7, y2: 7, stroke: "var(--score)", "stroke-width": 3, opacity: 0.55 }), draw("circle", { cx: 17, cy: 7, r: 5, fill: "var(--score)" })))];
+    const both = doc.norms.find((n) => n.other);
+    const keys = [key(both ? both.method : `score with ${doc.interval}`, sample(draw("line", { x1: 3, x2: 31, y1: 7, y2: 7, stroke: "var(--score)", "stroke-width": 3, opacity: 0.55 }), draw("circle", { cx: 17, cy: 7, r: 5, fill: "var(--score)" })))];
+    if (both) keys.push(key(both.other, sample(draw("circle", { cx: 17, cy: 7, r: 4.5, fill: "var(--paper)", stroke: "var(--score)", "stroke-width": 2 }))));
     if (doc.norms.some((n) => n.certified)) keys.unshift(key("certified", sample(draw("rect", { x: 3, y: 3, width: 28, height: 9, fill: "var(--lower)" }))));
     if (doc.norms.some((n) => n.attacked)) keys.push(key("best attack", sample(draw("path", { d: "M12 1L22 13M22 1L12 13", stroke: "var(--upper)", "stroke-width": 2.5 }))));
     $("legend").replaceChildren(...keys);
