@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from cleverscore.runs.study import Study, StudyConfig, fingerprint_model
 from cleverscore.tails.paired_tests import difference
 from tests.browser import Browser
 from tests.cli.test_cli import cleverscore
-from tests.stored_runs import made_run
+from tests.stored_runs import add_bounds, made_run
 
 
 def read(run: Path) -> object:
@@ -173,6 +174,24 @@ def test_made_models_are_told_apart(tmp_path: Path) -> None:
     assert f"#{pairing.ids[most[0]]} (" in done.stdout
 
 
+def test_attacks_and_certificates_speak_too(tmp_path: Path) -> None:
+    a = add_bounds(made_run(tmp_path / "a", inputs=40, model="a", norms=("2",), noise_seed=1))
+    b = add_bounds(made_run(tmp_path / "b", inputs=40, model="b", norms=("2",), noise_seed=2, factor=1.3))
+    (pairing,) = compare(read(a), read(b))
+    assert pairing.verdicts == {"score (paper)": 1, "best attack": 1, "certificate": 1} and pairing.verdict == 1
+    assert pairing.change.value == pytest.approx(0.3, abs=0.1) and pairing.change.low > 0.0
+    words = sentence(pairing)
+    for part in ("score (paper)", "best attack", "certificate", "robust accuracy at epsilon", "attacked"):
+        assert part in words
+    # Attacks that say the opposite of the scores: neither is called more robust.
+    against = replace(pairing.further[0], difference=replace(pairing.further[0].difference, verdict=-1))
+    contradicted = replace(pairing, further=(against, *pairing.further[1:]))
+    assert contradicted.verdict == 0 and "gradients may be masked" in sentence(contradicted)
+    # Scores that cannot tell, and attacks that can.
+    silent = replace(pairing, difference=replace(pairing.difference, verdict=0), further=pairing.further[:1])
+    assert silent.verdict == 1 and "the score (paper) alone would not tell" in sentence(silent)
+
+
 def test_noise_alone_between_different_models_cannot_be_told(tmp_path: Path) -> None:
     a = made_run(tmp_path / "a", inputs=40, model="a", noise_seed=1)
     b = made_run(tmp_path / "b", inputs=40, model="b", noise_seed=2)
@@ -206,13 +225,23 @@ def test_runs_that_measure_different_things_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_page_of_a_comparison(tmp_path: Path) -> None:
-    a = made_run(tmp_path / "a", inputs=30, model="<b>a</b>", noise_seed=1)
-    b = made_run(tmp_path / "b", inputs=30, model="b", noise_seed=2, factor=1.3)
+    a = add_bounds(made_run(tmp_path / "a", inputs=30, model="<b>a</b>", noise_seed=1))
+    b = add_bounds(made_run(tmp_path / "b", inputs=30, model="b", noise_seed=2, factor=1.3))
     page = tmp_path / "page.html"
     assert cleverscore("compare", a, b, "--out", page).returncode == 0
     with Browser(tmp_path / "profile") as browser:
         browser.open(page.as_uri())
-        assert browser.run("document.querySelectorAll('#pairs svg').length") == 2
+        assert browser.run("document.querySelectorAll('#pairs svg[role=img]').length") == 4
+        # The verdict comes first, drawn from scores, attacks, certificates and robust accuracy.
+        verdict = browser.run("document.querySelector('.card .verdict').textContent")
+        assert verdict.startswith("B is more robust than A.") and "obust accuracy at epsilon" in verdict
+        rows = browser.run(
+            "[...document.querySelectorAll('.card .measures tbody tr')].map(r => r.cells[0].textContent)"
+        )
+        assert rows == ["CLEVER", "best attack", "certified"] * 2
+        # The curves of both runs lie over each other: three lines each.
+        assert browser.run("document.querySelectorAll('.robust svg[role=img] path').length") == 12
+        assert browser.run("document.querySelectorAll('.robust path[stroke-dasharray]').length") == 6
         assert browser.run("document.querySelectorAll('#pairs tbody tr').length") == 10
         assert browser.run("document.querySelectorAll('canvas').length") == 10
         assert browser.run("document.querySelectorAll('header b').length") == 0

@@ -47,6 +47,52 @@ def page(run: Path, **options: object) -> Path:
     return run / "report.html"
 
 
+def test_the_page_begins_with_medians_and_the_curve(browser: Browser, tmp_path: Path) -> None:
+    run = add_bounds(made_run(tmp_path / "run", inputs=30))
+    browser.open(page(run).as_uri())
+    with Store.open(run) as store:
+        found = findings(store)
+    # The headline has certificate, estimate and attack, and a sentence about them.
+    names = browser.run("[...document.querySelectorAll('.card:first-child .medians dt')].map(e => e.textContent)")
+    assert names == ["certified", "CLEVER", "best attack"]
+    shown = browser.run("document.querySelector('.card .medians .estimate .big').textContent")
+    assert float(shown) == pytest.approx(found.norms[0].median.value, rel=1e-2)
+    assert "attacks change half of them within" in browser.run("document.querySelector('.card .note').textContent")
+    # The first figure is the curve: three lines with bands, which begin at the accuracy.
+    assert browser.run("document.querySelector('figure').id") == "robust"
+    assert browser.run("document.querySelectorAll('#robust svg[role=img] path').length") == 6
+    label = browser.run("document.querySelector('#robust svg[role=img]').getAttribute('aria-label')")
+    assert label.count(f"begins at {found.accuracy.value:.0%}") == 3 and "attacked" in label
+    # A term explains itself to the mouse and to the keyboard.
+    browser.run("document.querySelector('.card .term').focus()")
+    tip = browser.run("getComputedStyle(document.querySelector('.card .term'), '::after').content")
+    assert "no change shorter than this" in tip
+    assert browser.troubles() == []
+
+
+def test_the_adversarial_picture_stands_beside_the_original(browser: Browser, tmp_path: Path) -> None:
+    run = add_bounds(made_run(tmp_path / "run", inputs=12))
+    browser.open(page(run).as_uri())
+    # Input 4 was never moved by an attack; all others have two pictures in their line.
+    each = "r => [Number(r.querySelector('.open').dataset.input), r.querySelectorAll('canvas').length]"
+    counts = f"[...document.querySelectorAll('#inputs tbody tr')].map({each})"
+    assert dict(browser.run(counts)) == {i: 1 if i == 4 else 2 for i in range(12)}
+    browser.run("document.querySelector('.open[data-input=\"3\"]').click()")
+    assert browser.run("document.querySelectorAll('#detail .triptych canvas').length") == 3
+    captions = browser.run("[...document.querySelectorAll('#detail .triptych figcaption')].map(e => e.textContent)")
+    assert "after the best attack" in captions[1] and captions[2].startswith("difference")
+    with Store.open(run) as store:
+        before, after = store.pictures()[3], store.adversarials()[3, "2"][2]
+    gaps = after.astype(int) - before.astype(int)
+    k = int(np.abs(gaps).argmax())
+    pixel = f"c => c.getContext('2d').getImageData({k % 12}, {k // 12}, 1, 1).data[0]"
+    one, two, three = browser.run(f"[...document.querySelectorAll('#detail .triptych canvas')].map({pixel})")
+    assert (one, two) == (before.reshape(-1)[k], after.reshape(-1)[k])
+    assert abs(three - 128) == 127  # the largest change is black or white
+    browser.run("document.getElementById('close').click()")
+    assert browser.troubles() == []
+
+
 def test_the_page_works_in_a_browser(browser: Browser, tmp_path: Path) -> None:
     run = add_bounds(made_run(tmp_path / "run", inputs=60))
     path = page(run)
