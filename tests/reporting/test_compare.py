@@ -234,7 +234,8 @@ def test_the_page_of_a_comparison(tmp_path: Path) -> None:
         assert browser.run("document.querySelectorAll('#pairs svg[role=img]').length") == 4
         # The verdict comes first, drawn from scores, attacks, certificates and robust accuracy.
         verdict = browser.run("document.querySelector('.card .verdict').textContent")
-        assert verdict.startswith("B is more robust than A.") and "obust accuracy at epsilon" in verdict
+        assert verdict.startswith("B is more robust than A, by CLEVER score, best attack, certified radius.")
+        assert "Robust accuracy at epsilon" in verdict
         rows = browser.run(
             "[...document.querySelectorAll('.card .measures tbody tr')].map(r => r.cells[0].textContent)"
         )

@@ -107,12 +107,16 @@ def _verdict(letter: str, pairing: Pairing) -> str:
     """One pair in one norm: who is more robust, the measures in a table, and the sentence."""
     better = {1: f"{letter} is more robust than A", -1: f"A is more robust than {letter}"}
     title = better.get(pairing.verdict, f"It cannot be told whether {letter} is more robust than A")
+    if pairing.verdict:
+        speaking = [_kind(kind) for kind, says in pairing.verdicts.items() if says]
+        title += f", by {', '.join(speaking)}"
     measures = [
         (f"{method_words(pairing.method)} score", pairing.first, pairing.second, pairing.difference, pairing.change),
         *((_kind(each.kind), each.first, each.second, each.difference, each.change) for each in pairing.further),
     ]
     rows = "".join(
-        f"<tr><td>{term(kind.removesuffix(' score'))}</td><td>{_middle(one)}</td><td>{_middle(other)}</td>"
+        f"<tr><td>{term(kind.removesuffix(' score').removesuffix(' radius'))}</td>"
+        f"<td>{_middle(one)}</td><td>{_middle(other)}</td>"
         f"<td>{escape(_change(change))}</td><td>{found.above} : {found.below}</td>"
         f"<td>{ {1: escape(letter), -1: 'A', 0: 'cannot tell'}[found.verdict] }</td></tr>"
         for kind, one, other, found, change in measures
@@ -134,7 +138,7 @@ def _verdict(letter: str, pairing: Pairing) -> str:
 def _kind(kind: str) -> str:
     """A measure as the table names it."""
     name = kind.removeprefix("score (").removesuffix(")")
-    return f"{method_words(name)} score" if name != kind else {"certificate": "certified"}.get(kind, kind)
+    return f"{method_words(name)} score" if name != kind else {"certificate": "certified radius"}.get(kind, kind)
 
 
 def _middle(values: Any) -> str:
