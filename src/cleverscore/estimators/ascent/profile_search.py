@@ -72,7 +72,7 @@ NUMBERS_TOGETHER = 2**24  # of all directions that climb together: 64 MB of floa
 def most_gradients(dim: int) -> int:
     """Gradients of one target at most, about.
 
-    >>> most_gradients(784) < 512_000 / 50
+    >>> most_gradients(784) < 512_000 / 45
     True
     """
     factor = FEW_DIMENSIONS_FACTOR if dim <= FEW_DIMENSIONS else 1
