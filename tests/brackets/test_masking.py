@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import cleverscore as cs
-from cleverscore.brackets.masking import above_attack
+from cleverscore.brackets.agreement import above_attack
 
 IMAGES = 6
 
@@ -164,7 +164,8 @@ def test_other_norms_are_measured_from_the_adversarial_input() -> None:
 
 def test_ties_and_missing_scores_are_no_sign() -> None:
     values = np.array([1.0, np.nan, 0.0, 1.0])
-    assert above_attack([0, 1, 2, 3], values, np.array([1.0, 0.5, 0.0, np.inf])) == []
+    assert not above_attack(values, np.array([1.0, 0.5, 0.0, np.inf])).any()
+    assert above_attack(values, np.array([0.9, 0.5, 0.0, np.inf])).tolist() == [True, False, False, False]
 
 
 def test_inputs_that_were_not_scored_are_refused(images: torch.Tensor) -> None:
