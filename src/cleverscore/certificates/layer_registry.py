@@ -60,7 +60,7 @@ class Call:
 
 
 def operation_of(call: Call) -> Operation | None:
-    """The operation of a call; None where the result is the argument itself, or differs from it by no margin."""
+    """The operation of a call; None where it returns its argument, or changes no margin between classes."""
     if call.layer is not None:
         build = next((MODULES[kind] for kind in MODULES if type(call.layer) is kind), None)
     else:

@@ -80,7 +80,7 @@ class RadiusSearch:
         return float(np.clip(guess, self.low + 0.02 * (middle - self.low), self.high - 0.02 * (self.high - middle)))
 
     def note(self, radius: float, bounds: Floats) -> None:
-        """What the bounds (T,) are at a radius."""
+        """Record the bounds at a radius, one per target (T,)."""
         self.checkpoints.append((radius, bounds))
         holds = bounds > 0
         self.streak = self.streak + 1 if self.held == bool(holds.all()) else 1
@@ -114,7 +114,7 @@ class RadiusSearch:
 
 
 def _interpolated(points: list[tuple[float, float]]) -> float:
-    """The polynomial through points (t, y) at t = 0."""
+    """The value at t = 0 of the polynomial through points (t, y)."""
     return sum(y * math.prod(-other / (t - other) for other, _ in points if other != t) for t, y in points)
 
 

@@ -24,7 +24,7 @@ METHODS: dict[str, Estimator] = {
 
 
 def find_method(method: str | Estimator) -> Estimator:
-    """The estimator of a name, of "package.module:attribute", or the one that is given itself."""
+    """The estimator for a method's name or for "package.module:attribute"; an estimator is returned as it is."""
     if isinstance(method, str) and ":" in method:
         method = _imported(method)
     if isinstance(method, str):

@@ -39,9 +39,9 @@ def exact_minimum_distortion(
     """min ||delta||_p with f_j(x + delta) >= f_c(x + delta) for a target j, for p = 1, 2 or inf; the box is ignored.
 
     image       one input, without a batch axis.
-    targets     a name, or [[3, 5]]: the smallest over the targets counts.
+    targets     a name such as "runner_up", or a list of classes per input, [[3, 5]]: the smallest over them is given.
     search      "program" (mixed-integer, the default for p = 1 and inf) or "branching" (the default for p = 2).
-    seconds     after which the search ends, with `low` below `high`.
+    seconds     time limit; where it is reached, the distortion is only known to be between `low` and `high`.
 
     >>> plane = Classifier(torch.nn.Linear(2, 2).double())
     >>> with torch.no_grad():

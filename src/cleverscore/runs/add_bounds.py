@@ -140,7 +140,7 @@ class _Pictures:
                     self.new[place] = length, record.found, picture
 
     def keep(self) -> None:
-        """Write what is new."""
+        """Write to the run the adversarial pictures found since the last call."""
         self.store.append_adversarials(self.new)
         self.new = {}
 

@@ -39,7 +39,7 @@ class Stability:
 
 
 def merges(blocks: int) -> tuple[int, ...]:
-    """How many blocks can be merged into one.
+    """The numbers of blocks, 1, 2, 4, ..., that are merged into one: as long as enough merged ones are left.
 
     >>> merges(100), merges(500), merges(20)
     ((1, 2, 4), (1, 2, 4, 8, 16), (1,))

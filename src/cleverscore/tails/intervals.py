@@ -148,7 +148,7 @@ def _curve(w: Floats, weights: Weights, prior: bool, depth: float) -> tuple[Floa
 def _zoom(
     w: Floats, weights: Weights, t: Floats, log_k: Floats, density: Floats, prior: bool, depth: float
 ) -> tuple[Floats, Floats, Floats]:
-    """Evaluate anew on FINE positions that span those within `depth` of the largest value."""
+    """Evaluate on a grid of FINE points over the range whose values were within `depth` of the largest."""
     last_index = t.shape[1] - 1
     inside = density >= density.max(axis=1, keepdims=True) - depth
     first = np.maximum(np.argmax(inside, axis=1) - 1, 0)

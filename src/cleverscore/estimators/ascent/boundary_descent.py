@@ -235,7 +235,7 @@ class _Descent:
         self.points, self.radii, self.crossed_at = self.points[places], self.radii[places], self.crossed_at[places]
 
     def run(self, until: int) -> None:
-        """Take steps up to number `until`."""
+        """Go on until `until` steps have been taken in all."""
         growth = (2.0 / FIRST_SHARE) ** (1.0 / max(GROWTH_STEPS * self.steps, 1.0))
         rows, steps, schedule = self.rows, self.steps, self.schedule
         for step in range(self.step, min(until, steps)):

@@ -184,7 +184,7 @@ class _Pending:
         self.all_submitted = False
 
     def add(self, found: _Found, workers: int) -> None:
-        """Take what an item gave."""
+        """Take in the maxima of one chunk of points."""
         for block, values in found.largest.items():
             column = block - self.request.blocks.start
             self.values[:, column] = np.maximum(self.values[:, column], values)
@@ -192,7 +192,7 @@ class _Pending:
         self.open -= 1
 
     def maxima(self) -> BlockMaxima:
-        """What all items gave."""
+        """The maxima of all chunks."""
         request = self.request
         return BlockMaxima(self.values, request.targets, request.block_size, request.blocks.start, self.seconds)
 
