@@ -25,6 +25,7 @@ from tests import bad_models
 
 FEW = ["--preset", "paper", "--blocks", "12", "--block-size", "8"]
 ROOT = Path(__file__).parents[2]
+SCORE_DIGITS = ("score", "zoo:mnist-mlp", "zoo:mnist")
 
 
 def cleverscore(*arguments: object, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:

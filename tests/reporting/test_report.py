@@ -23,7 +23,7 @@ from cleverscore.runs.thumbnails import shrunk_picture, thumbnail
 from cleverscore.tails import FitOutcome, stability
 from cleverscore.tails.paired_tests import median_interval
 from tests.browser import Browser
-from tests.cli.test_cli import cleverscore
+from tests.cli.test_cli import SCORE_DIGITS, cleverscore
 from tests.stored_runs import add_bounds, made_run
 
 EVIL = [
@@ -335,19 +335,7 @@ def test_an_empty_run_has_no_report(tmp_path: Path) -> None:
 
 def test_a_real_run_keeps_pictures_command_and_fingerprints(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    command = [
-        "score",
-        "zoo:mnist-mlp",
-        "zoo:mnist",
-        "--limit",
-        2,
-        "--targets",
-        "runner_up",
-        "--preset",
-        "paper",
-        "--blocks",
-        12,
-    ]
+    command = [*SCORE_DIGITS, "--limit", 2, "--targets", "runner_up", "--preset", "paper", "--blocks", 12]
     assert cleverscore(*command, "--block-size", 4, "--out", run).returncode == 0
     done = cleverscore("report", run)
     assert done.returncode == 0 and done.stdout.strip() == str(run / "report.html")
@@ -363,19 +351,7 @@ def test_a_real_run_keeps_pictures_command_and_fingerprints(tmp_path: Path) -> N
 
 def test_a_report_says_what_a_race_left_out(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    command = [
-        "score",
-        "zoo:mnist-mlp",
-        "zoo:mnist",
-        "--limit",
-        1,
-        "--preset",
-        "paper",
-        "--blocks",
-        96,
-        "--block-size",
-        64,
-    ]
+    command = [*SCORE_DIGITS, "--limit", 1, "--preset", "paper", "--blocks", 96, "--block-size", 64]
     done = cleverscore(*command, "--tolerance", 0.05, "--out", run)
     text = page(run).read_text()
     (words,) = [line.split(": ", 1)[1] for line in done.stdout.splitlines() if line.startswith("elimination: ")]
@@ -384,19 +360,7 @@ def test_a_report_says_what_a_race_left_out(tmp_path: Path) -> None:
 
 def test_a_sharp_run_shows_its_radial_profiles(browser: Browser, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    command = [
-        "score",
-        "zoo:mnist-mlp",
-        "zoo:mnist",
-        "--limit",
-        1,
-        "--targets",
-        "runner_up",
-        "--method",
-        "sharp",
-        "--preset",
-        "paper",
-    ]
+    command = [*SCORE_DIGITS, "--limit", 1, "--targets", "runner_up", "--method", "sharp", "--preset", "paper"]
     assert cleverscore(*command, "--out", run).returncode == 0
     browser.open(page(run).as_uri())
     words = page(run).read_text()

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from cleverscore.runs.store import Store
-from tests.cli.test_cli import ROOT, cleverscore, in_a_new_process
+from tests.cli.test_cli import ROOT, SCORE_DIGITS, cleverscore, in_a_new_process
 from tests.runs.studies import maxima, run, table
 
 
@@ -38,19 +38,7 @@ def test_a_lost_worker_and_a_lost_node_cost_only_what_was_under_way(tmp_path: Pa
 
 
 def test_the_command_line_starts_a_cluster_of_its_own(tmp_path: Path) -> None:
-    command = [
-        "score",
-        "zoo:mnist-mlp",
-        "zoo:mnist",
-        "--limit",
-        3,
-        "--preset",
-        "paper",
-        "--blocks",
-        12,
-        "--block-size",
-        32,
-    ]
+    command = [*SCORE_DIGITS, "--limit", 3, "--preset", "paper", "--blocks", 12, "--block-size", 32]
     command += ["--chunk-size", 32]
     here = cleverscore(*command, "--out", tmp_path / "here")
     there = in_a_new_process(*command, "--out", tmp_path / "there", "--executor", "ray", "--workers", 2)

@@ -16,7 +16,7 @@ from cleverscore.errors import CleverError, StoreError
 from cleverscore.runs.schema import StoredBlocks, measurements_of
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import stored_scores
-from tests.cli.test_cli import ROOT, cleverscore
+from tests.cli.test_cli import ROOT, SCORE_DIGITS, cleverscore
 from tests.runs.studies import run, study, table
 from tests.stored_runs import made_run
 
@@ -66,19 +66,7 @@ def test_two_writers_are_refused_and_readers_are_not(whole: Path, tmp_path: Path
 
 
 def test_the_command_line_refuses_a_second_writer(tmp_path: Path) -> None:
-    command = [
-        "score",
-        "zoo:mnist-mlp",
-        "zoo:mnist",
-        "--limit",
-        2,
-        "--preset",
-        "paper",
-        "--blocks",
-        12,
-        "--block-size",
-        16,
-    ]
+    command = [*SCORE_DIGITS, "--limit", 2, "--preset", "paper", "--blocks", 12, "--block-size", 16]
     assert cleverscore(*command, "--out", tmp_path / "run").returncode == 0
     with Store.open(tmp_path / "run", write=True):
         refused = cleverscore(*command, "--out", tmp_path / "run")
@@ -160,21 +148,7 @@ def test_flipped_bits_are_never_taken_for_results(whole: Path, tmp_path: Path) -
 
 def test_damaged_rows_are_named_and_computed_again(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = [
-        "score",
-        "zoo:mnist-mlp",
-        "zoo:mnist",
-        "--limit",
-        3,
-        "--preset",
-        "paper",
-        "--blocks",
-        12,
-        "--block-size",
-        16,
-        "--out",
-        folder,
-    ]
+    command = [*SCORE_DIGITS, "--limit", 3, "--preset", "paper", "--blocks", 12, "--block-size", 16, "--out", folder]
     first = cleverscore(*command)
     with sqlite3.connect(folder / "run.sqlite") as connection:
         connection.execute("UPDATE parts SET maxima = zeroblob(length(maxima)) WHERE input = 1")
@@ -255,19 +229,7 @@ def _first_norm() -> dict:
 
 
 def test_the_command_line_tells_of_a_full_disk(small_disk: Path) -> None:
-    command = [
-        "score",
-        "zoo:mnist-mlp",
-        "zoo:mnist",
-        "--limit",
-        40,
-        "--preset",
-        "paper",
-        "--blocks",
-        100,
-        "--block-size",
-        4,
-    ]
+    command = [*SCORE_DIGITS, "--limit", 40, "--preset", "paper", "--blocks", 100, "--block-size", 4]
     command += ["--out", small_disk / "run", "--shard-seconds", 0.05]
     filler = small_disk / "filler"
     filler.write_bytes(bytes(1_100_000))

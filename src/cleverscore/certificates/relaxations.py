@@ -25,10 +25,6 @@ class Lines(NamedTuple):
     slope_high: torch.Tensor
     shift_high: torch.Tensor
 
-    def negated(self) -> Lines:
-        """The lines around -f."""
-        return Lines(-self.slope_high, -self.shift_high, -self.slope_low, -self.shift_low)
-
 
 class Activation:
     """A monotone function, number by number."""

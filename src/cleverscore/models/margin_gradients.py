@@ -69,17 +69,6 @@ def margin_gradients(
         direction[:, target] = 0.0
 
 
-def pair_gradient_norms(
-    classifier: Classifier, points: torch.Tensor, *, predicted: int, targets: torch.Tensor, q: float
-) -> torch.Tensor:
-    """||grad(f_c - f_j)(x)||_q of each point for a target of its own: (n, *input_shape), (n,) -> (n,)."""
-    points, logits = _with_graph(classifier, points)
-    direction = torch.zeros_like(logits)
-    direction[:, predicted] = 1.0
-    direction[torch.arange(len(points), device=points.device), targets] = -1.0
-    return dual_norms(_gradient_along(logits, points, direction), q)
-
-
 def _with_graph(classifier: Classifier, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     points = points.detach().requires_grad_(True)
     with torch.enable_grad():
