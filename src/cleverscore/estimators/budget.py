@@ -47,6 +47,11 @@ class Budget:
         amount = float(found[1])
         return cls(seconds=amount * UNITS[found[2]]) if found[2] else cls(gradients=amount)
 
+    @property
+    def unlimited(self) -> bool:
+        """Whether neither gradients nor time have a limit."""
+        return math.isinf(self.gradients) and math.isinf(self.seconds)
+
     def share(self, inputs: int, of: int) -> Budget:
         """The part of what is left for `inputs` of the `of` inputs to come."""
         part = Budget(
@@ -81,7 +86,7 @@ class Budget:
         costs: gradients of one block per input. `least` blocks are allowed in any case.
         """
         most = max(wanted.values())
-        if math.isinf(self.gradients) and math.isinf(self.seconds):
+        if self.unlimited:
             return most
         a_round = sum(costs.values())
         by_gradients = (self.gradients - self.spent_gradients) / a_round

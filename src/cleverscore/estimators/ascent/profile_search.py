@@ -350,10 +350,11 @@ def searches(
     """Search all inputs and yield (position, finished search) in order.
 
     Inputs are searched side by side, one thread each; a single input shares its chunks among all threads. Both give the
-    same numbers, since a batch never holds points of two inputs and is always cut in the same places.
+    same numbers, since a batch never holds points of two inputs and is always cut in the same places. A limited budget
+    is shared out to as many inputs at a time as there are threads, so that the next ones get what these leave.
     """
     box = box_of(ball.region, classifier.bounds)
-    together = workers if len(examples) > 1 else 1
+    together = max(1, len(examples) if budget.unlimited else min(workers, len(examples)))
 
     def search(position: int, inner: ThreadPoolExecutor | None, gradients: float, seconds: float) -> ProfileSearch:
         example = examples[position]
@@ -372,9 +373,10 @@ def searches(
             limits = share.gradients / len(group), share.seconds
             with share.charging() as charge:
                 if len(group) == 1:
-                    found = [search(first, executor, *limits)]
+                    found = iter([search(first, executor, *limits)])
                 else:
                     futures = [executor.submit(search, i, None, *limits) for i in group]
-                    found = [future.result() for future in futures]
-                charge.gradients += sum(math.ceil(each.rows.spent) for each in found)
-            yield from zip(group, found, strict=True)
+                    found = (future.result() for future in futures)
+                for position, each in zip(group, found, strict=True):
+                    charge.gradients += math.ceil(each.rows.spent)
+                    yield position, each
