@@ -285,7 +285,7 @@ class CrossingSearch:
         label: int,
     ) -> list[_Start]:
         """Starts of a group that go towards `aims` in turn; the distance of the nearest crossing known is `nearest`."""
-        size = min(nearest, self.radius)
+        size = nearest if math.isfinite(nearest) else self.radius
         drawn = self.directions.draw(1 + group.number, len(group.lengths))
         found = []
         for place, (length, direction) in enumerate(zip(group.lengths, drawn, strict=True)):
@@ -366,4 +366,4 @@ class CrossingSearch:
             if target.stopped == LOST and target.upper <= limit:
                 target.stopped = ""
             if target.stopped != EXACT:
-                target.value = min(target.upper, self.radius, target.value)
+                target.value = min(target.upper, target.value)

@@ -209,12 +209,16 @@ class ProfileSearch:
         )  # fmt: skip
 
     def _distance(self, t: int) -> float:
-        """The score of a target: the root, less what crossings that were not found probably take off."""
-        value = self.targets[t].value
-        if value >= self.radius or not self.from_crossings:
-            return value
-        distance = value * (1.0 - self.crossings.unseen(t))
-        return distance if self.untargeted is None else self.untargeted.agreed(distance, t, self.targets[t].upper)
+        """The score of a target: the root, less what crossings that were not found probably take off.
+
+        The search does not know of the radius, so that a score is the same in every ball that is large enough for it.
+        """
+        distance = self.targets[t].value
+        if self.from_crossings:
+            distance *= 1.0 - self.crossings.unseen(t)
+        if self.untargeted is not None:
+            distance = self.untargeted.agreed(distance, t, self.targets[t].upper)
+        return min(distance, self.radius)
 
     def _outcome(self, t: int) -> FitOutcome:
         target = self.targets[t]
@@ -224,7 +228,7 @@ class ProfileSearch:
             return FitOutcome.CONSTANT
         if self.rows.steepest == 0.0:
             return FitOutcome.ZERO
-        settled = target.finished and target.low >= (1.0 - UNSETTLED) * target.value
+        settled = target.finished and target.low >= (1.0 - UNSETTLED) * min(target.value, self.radius)
         return FitOutcome.ASCENDED if settled or target.value >= self.radius else FitOutcome.UNSETTLED
 
     def _affords(self, gradients: float) -> bool:
@@ -251,7 +255,7 @@ class ProfileSearch:
             target = self.targets[t]
             target.gradients += 1.0
             if not target.stopped and rank >= PREFILTERED:
-                target.value, target.stopped = min(float(distances[t]), self.radius), LOST
+                target.value, target.stopped = float(distances[t]), LOST
 
     def _ascend(self) -> None:
         """Ascents across the shells of the targets that are left, as many targets at a time as fit in memory."""
@@ -295,7 +299,7 @@ class ProfileSearch:
             directions.append(torch.cat([*first, drawn[len(known) :]]))
         classes = torch.tensor([self.example.targets[t] for t in places], device=self.x.device)
         margins = self.x.new_tensor([self.targets[t].margin for t in places])
-        limits = self.x.new_tensor([min(self.targets[t].upper, self.radius) for t in places])
+        limits = self.x.new_tensor([self._limit(t) for t in places])
         radii = torch.minimum(limits, self.x.new_tensor(DESCENT_SLACK[1] * self.crossings.nearest))
         if not self.from_crossings:
             x = self.x.expand(len(places), *self.x.shape)
@@ -306,21 +310,26 @@ class ProfileSearch:
             p=self.p, edges=EDGES, box=self.box,
         )  # fmt: skip
 
+    def _limit(self, t: int) -> float:
+        """How far ascents of a target go: to its nearest crossing, or to the radius where none was met."""
+        upper = self.targets[t].upper
+        return upper if math.isfinite(upper) else self.radius
+
     def _climb(self, ascent: ShellAscent, places: Sequence[int], first: int, last: int) -> None:
         before = self.rows.spent
         ascent.climb(first, last, SHELL_STEPS)
-        radii, falls = ascent.roots()
+        radii, falls = ascent.roots(self.radius)
         for i, t in enumerate(places):
             target = self.targets[t]
             if self.from_crossings and float(ascent.nearest[i]) < target.upper:
                 target.distances.insert(0, float(ascent.nearest[i]))
             # Directions that reach the margin bound the root from above, whenever they were found. A limit is rounded
             # to the network's precision: where it is the radius, the value is the radius itself.
-            root = float(radii[i]) if bool(radii[i] < ascent.limits[i]) else min(target.upper, self.radius)
+            root = float(radii[i]) if bool(radii[i] < ascent.limits[i]) else self._limit(t)
             if not len(target.falls) or root <= target.value:
                 target.value, target.falls = root, falls[i].double().cpu().numpy()
             target.value = min(target.value, target.upper)
-            target.low = _low(target.value, min(target.upper, self.radius), self.crossings.settled(t))
+            target.low = _low(target.value, self._limit(t), self.crossings.settled(t))
             target.gradients += (self.rows.spent - before) / len(places)
 
 

@@ -118,10 +118,10 @@ class ShellAscent:
         self.radii = radii
 
     @torch.no_grad()
-    def roots(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def roots(self, largest: float = math.inf) -> tuple[torch.Tensor, torch.Tensor]:
         """The radius at which the best directions of all shells reach the margin, and their falls there: (T,), (T, K).
 
-        At most the limit, where the falls may add up to less.
+        At most the limit, where the falls may add up to less; falls are taken at the radius `largest` at most.
         """
         # The best direction of a shell is chosen at the radius where the ascent ended.
         falls = torch.stack([self._falls(self.best), self._falls(self.directions)], 3).flatten(2)
@@ -139,7 +139,7 @@ class ShellAscent:
             else:
                 middle = (low + high) / 2
             reached = self._falls(directions, middle)[..., 0]
-        return high, self._falls(directions, high)[..., 0]
+        return high, self._falls(directions, high.clamp_max(largest))[..., 0]
 
     def _points(self, directions: torch.Tensor, radii: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The two ends of each piece of a ray, and their targets; the innermost pieces begin at the input.
