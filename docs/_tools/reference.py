@@ -131,8 +131,9 @@ def _entry(title: str, value: Any) -> Iterator[str]:
         yield f"```py\n{_signature(title, value)}\n```\n"
     yield from _markdown(inspect.cleandoc(doc))
     if inspect.isclass(value) and issubclass(value, enum.Enum):
-        yield "| value | advice |\n|---|---|"
-        yield from (f"| `{member.value}` | {_cell(getattr(member, 'advice', ''))} |" for member in value)
+        said = "advice" if hasattr(value, "advice") else "sentence"
+        yield f"| value | {said} |\n|---|---|"
+        yield from (f"| `{member.value}` | {_cell(getattr(member, said, ''))} |" for member in value)
         yield ""
     if inspect.isclass(value):
         members = list(_members(value))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cleverscore.estimators.estimator import Estimator as Estimator
     from cleverscore.estimators.measurements import Measurements as Measurements
     from cleverscore.estimators.sampling.method import Method as Method
+    from cleverscore.estimators.stop_reason import StopReason as StopReason
     from cleverscore.inputs.balls import LpBall as LpBall
     from cleverscore.loading.dataset import load_data as load_data
     from cleverscore.loading.models import load_model as load_model
@@ -66,6 +67,7 @@ _HOMES = {
     "Score": "scores.score",
     "Scores": "scores.score",
     "Sign": "brackets.masking",
+    "StopReason": "estimators.stop_reason",
     "assert_robust": "scores.decide",
     "attack": "attacks.attack",
     "best_attack": "attacks.best_attack",

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import cleverscore as cs
-from cleverscore.estimators import stop_reason as reasons
 from cleverscore.estimators.ascent.profile_search import most_gradients
+from cleverscore.estimators.stop_reason import StopReason
 from tests.helpers import affine, affine_distance
 
 NORMS = [1.0, 1.5, 2.0, math.inf]
@@ -139,7 +139,7 @@ def test_columns_of_a_score_fit_together(p: float, activation: type[nn.Module]) 
         profile = row.profile
         assert profile is not None and row.value == profile.distance == row.high
         assert 0.0 <= row.low <= row.value <= row.upper
-        assert row.outcome in SEARCHED and row.stopped in (reasons.SETTLED, reasons.ALL_STARTS)
+        assert row.outcome in SEARCHED and row.stopped in (StopReason.SETTLED, StopReason.ALL_STARTS)
         assert not row.capped and profile.falls.sum() == pytest.approx(row.margin, rel=0.02)
         assert row.lipschitz == pytest.approx(row.margin / row.value, rel=0.02)
         assert row.fit is None and math.isnan(row.ks_pvalue) and row.block_size == 0
@@ -219,11 +219,11 @@ def test_an_untargeted_score_is_the_smallest_over_targets() -> None:
         model, x = network(activation, classes=8), images(2)
         every, smallest = sharp(model, x, targets="all"), sharp(model, x, targets="untargeted")
         assert smallest.values == pytest.approx(every.values, rel=0.01)
-        assert not any(row.lost for row in every.rows)
-        lost = [row for row in smallest.rows if row.lost]
-        assert lost and max(row.gradients for row in lost) < most_gradients(12)
+        assert not any(row.eliminated for row in every.rows)
+        eliminated = [row for row in smallest.rows if row.eliminated]
+        assert eliminated and max(row.gradients for row in eliminated) < most_gradients(12)
         for score in smallest:
-            assert not score.lost and score.stopped in (reasons.SETTLED, reasons.ALL_STARTS)
+            assert not score.eliminated and score.stopped in (StopReason.SETTLED, StopReason.ALL_STARTS)
             assert score.value <= min(row.value for row in smallest.rows if row.input == score.input)
             assert score.value <= score.upper <= min(r.upper for r in smallest.rows if r.input == score.input) * 1.6
 
@@ -237,7 +237,7 @@ def test_of_many_classes_the_far_ones_are_not_searched() -> None:
     model, x = network(nn.Tanh, classes=60), images(1)
     rows = [row for row in sharp(model, x, targets="untargeted").rows if row.target_kind == "all"]
     assert sum(row.gradients <= 1 for row in rows) == 59 - 16
-    assert all(row.lost for row in rows if row.gradients <= 1)
+    assert all(row.eliminated for row in rows if row.gradients <= 1)
 
 
 def test_workers_chunks_and_company_change_nothing() -> None:
@@ -269,7 +269,7 @@ def test_a_budget_of_gradients_ends_the_search_early() -> None:
     model, x = network(dim=40), images(2, 40)
     poor = sharp(model, x, budget=100)
     full = sharp(model, x)
-    assert all(score.stopped == reasons.BUDGET and score.outcome is cs.FitOutcome.UNSETTLED for score in poor)
+    assert all(score.stopped == StopReason.BUDGET and score.outcome is cs.FitOutcome.UNSETTLED for score in poor)
     assert all(a.gradients < b.gradients for a, b in zip(poor, full, strict=True))
     assert all(score.value <= score.upper for score in poor)
     rich = sharp(model, x, budget="10m")

@@ -10,10 +10,10 @@ from scipy import stats
 from torch import nn
 
 import cleverscore as cs
-from cleverscore.estimators import stop_reason as reasons
 from cleverscore.estimators.sampling import sampler as gathering
 from cleverscore.estimators.sampling.many_classes import sketched_norms
 from cleverscore.estimators.sampling.row_space import Reduced, reduced
+from cleverscore.estimators.stop_reason import StopReason
 from cleverscore.inputs.balls import LpBall
 from cleverscore.inputs.examples import prepare
 from cleverscore.models.margin_gradients import margin_gradient_norms
@@ -91,8 +91,8 @@ def test_many_classes_are_scouted_first() -> None:
     assert raced.values == pytest.approx(fixed.values, rel=0.05)
     one_target = 64 * 32
     assert all(score.gradients < 30 * one_target for score in raced)
-    sketched = [row for row in raced.rows if row.stopped == reasons.SKETCHED]
-    scouted = [row for row in raced.rows if row.stopped == reasons.PREFILTERED]
+    sketched = [row for row in raced.rows if row.stopped == StopReason.SKETCHED]
+    scouted = [row for row in raced.rows if row.stopped == StopReason.PREFILTERED]
     assert len(sketched) > 100 and all(row.gradients == 1 for row in sketched)
     assert all(row.block_size == 1 and len(row.maxima) == 32 for row in scouted)
     assert "of 199 targets per input" in str(raced)
@@ -130,7 +130,7 @@ def test_a_model_without_forward_derivatives_is_scouted_by_gradients() -> None:
     x = torch.rand(1, 40, generator=torch.Generator().manual_seed(4))
     scores = cs.clever(classifier, x, blocks=64, block_size=32, radius=10.0, tolerance=0.0)
     kinds = {row.stopped for row in scores.rows}
-    assert reasons.PREFILTERED in kinds and reasons.SKETCHED not in kinds
+    assert StopReason.PREFILTERED in kinds and StopReason.SKETCHED not in kinds
 
 
 def test_top_targets_are_a_restriction_that_the_result_names() -> None:

@@ -10,12 +10,12 @@ from torch import nn
 
 import cleverscore as cs
 from cleverscore import tails
-from cleverscore.estimators import stop_reason as reasons
 from cleverscore.estimators.budget import Budget
 from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.sampling import target_elimination as racing
 from cleverscore.estimators.sampling.target_elimination import Stopping, TargetElimination, checkpoints, gumbel_reach
 from cleverscore.estimators.settings import Settings
+from cleverscore.estimators.stop_reason import StopReason
 from cleverscore.scores.score import score_from
 
 
@@ -53,9 +53,9 @@ def test_checkpoints_double() -> None:
 def test_a_clear_loser_is_dropped_at_the_first_look_and_near_ties_run_on() -> None:
     run = race([1.0, 1.001, 3.0], stopping=Stopping(0.0, smallest=True))
     run.add(weibull(np.random.default_rng(0), (3, 32)))
-    assert run.stopped == ["", "", reasons.LOST]
+    assert run.stopped == ["", "", StopReason.ELIMINATED]
     run.add(weibull(np.random.default_rng(1), (2, 168)))
-    assert run.stopped == [reasons.ALL_BLOCKS, reasons.ALL_BLOCKS, reasons.LOST]
+    assert run.stopped == [StopReason.ALL_BLOCKS, StopReason.ALL_BLOCKS, StopReason.ELIMINATED]
     assert [len(m) for m in run.maxima] == [200, 200, 32]
 
 
@@ -67,7 +67,7 @@ def test_the_winner_is_rarely_dropped() -> None:
         generator = np.random.default_rng(seed)
         while run.active:
             run.add(weibull(generator, (len(run.active), run.next_checkpoint() - run.drawn)))
-        assert run.stopped[0] != reasons.LOST, seed
+        assert run.stopped[0] != StopReason.ELIMINATED, seed
 
 
 @pytest.mark.slow
@@ -93,11 +93,11 @@ def test_a_tail_that_may_turn_out_longer_stays_in(margin: float, out: bool, monk
     maxima = weibull(np.random.default_rng(2), (2, 32), shape=8.0)
     run = race([1.0, margin], stopping=Stopping(0.0, smallest=True), blocks=500)
     run.add(maxima)
-    assert run.stopped == ["", reasons.LOST if out else ""]
+    assert run.stopped == ["", StopReason.ELIMINATED if out else ""]
     monkeypatch.setattr(racing, "gumbel_reach", lambda blocks, penalty: 0.0)
     run = race([1.0, margin], stopping=Stopping(0.0, smallest=True), blocks=500)
     run.add(maxima)
-    assert run.stopped == ["", reasons.LOST]
+    assert run.stopped == ["", StopReason.ELIMINATED]
 
 
 def test_how_far_a_gumbel_tail_reaches_is_what_samples_show() -> None:
@@ -115,7 +115,7 @@ def test_repeated_maxima_end_nothing_but_a_race_that_is_lost_by_far(margin: floa
     run = race([1.0, margin], stopping=Stopping(0.2, smallest=True), blocks=500)
     run.add(ATOMS)
     assert tails.fit(ATOMS).outcome.tolist() == [tails.FitOutcome.TIED_MAXIMA] * 2
-    assert run.stopped == ["", reasons.LOST if out else ""]
+    assert run.stopped == ["", StopReason.ELIMINATED if out else ""]
 
 
 @pytest.mark.parametrize("stopping", [Stopping(0.0, smallest=False), Stopping(0.0, smallest=False, threshold=0.4)])
@@ -125,13 +125,13 @@ def test_repeated_maxima_decide_nothing(stopping: Stopping) -> None:
     assert run.stopped == ["", ""]
 
 
-@pytest.mark.parametrize("reason", [reasons.LOST, reasons.PREFILTERED, reasons.SKETCHED])
+@pytest.mark.parametrize("reason", [StopReason.ELIMINATED, StopReason.PREFILTERED, StopReason.SKETCHED])
 def test_who_is_out_of_the_race_does_not_have_the_smallest_score(reason: str) -> None:
     """A few single points may suggest anything; the head is one of those that stayed in."""
     maxima = weibull(np.random.default_rng(0), (64,))
     settings = Settings(p=2.0, tolerance=0.0)
     item = Measurements(
-        0, None, 2, (0, 1), (1.0, 1.0), (maxima, 3.0 * maxima), (64, 1), 0.0, (reasons.ALL_BLOCKS, reason)
+        0, None, 2, (0, 1), (1.0, 1.0), (maxima, 3.0 * maxima), (64, 1), 0.0, (StopReason.ALL_BLOCKS, reason)
     )
     head, first, second = score_from([item], settings.rule).rows
     assert second.value < first.value == head.value and head.target == 0 and head.low == first.low
@@ -140,7 +140,7 @@ def test_who_is_out_of_the_race_does_not_have_the_smallest_score(reason: str) ->
 def test_a_narrow_interval_stops() -> None:
     run = race([1.0], stopping=Stopping(0.2, smallest=False))
     run.add(weibull(np.random.default_rng(0), (1, 64), shape=1.5))
-    assert run.stopped == [reasons.NARROW]
+    assert run.stopped == [StopReason.NARROW]
     run = race([1.0], stopping=Stopping(1e-6, smallest=False))
     run.add(weibull(np.random.default_rng(0), (1, 64), shape=1.5))
     assert run.stopped == [""]
@@ -151,7 +151,7 @@ def test_a_score_at_the_radius_stops_and_equal_maxima_do_not() -> None:
     run = race([100.0, 1.0, 4.0, 9.0], stopping=Stopping(0.2, smallest=True), limit=5.0)
     steady = weibull(np.random.default_rng(0), (32,), shape=1.5)
     run.add(np.stack([steady, np.full(32, 2.0), np.full(32, 2.0), np.zeros(32)]))
-    assert run.stopped == [reasons.AT_RADIUS, "", "", ""]
+    assert run.stopped == [StopReason.AT_RADIUS, "", "", ""]
 
 
 def test_a_small_steep_piece_is_found_with_and_without_a_race() -> None:
@@ -181,7 +181,7 @@ def test_racing_gives_the_fixed_scores_with_fewer_gradients() -> None:
         if a.target == b.target and a.target_kind == "all":
             assert b.maxima == pytest.approx(a.maxima[: len(b.maxima)], rel=1e-5)
     found = {row.stopped for row in raced.rows}
-    assert reasons.LOST in found and found <= {reasons.LOST, reasons.ALL_BLOCKS, reasons.NARROW}
+    assert StopReason.ELIMINATED in found and found <= {StopReason.ELIMINATED, StopReason.ALL_BLOCKS, StopReason.NARROW}
 
 
 def test_adaptive_scores_do_not_depend_on_the_other_inputs_or_chunks() -> None:
@@ -195,9 +195,9 @@ def test_adaptive_scores_do_not_depend_on_the_other_inputs_or_chunks() -> None:
 
 def test_targeted_scores_stop_by_their_interval() -> None:
     scores = cs.clever(network(), X, targets="runner_up", tolerance=0.5, **FIXED)
-    assert reasons.NARROW in {score.stopped for score in scores}
+    assert StopReason.NARROW in {score.stopped for score in scores}
     for score in scores:
-        if score.stopped == reasons.NARROW:  # of sampling error; whether the law holds is another question
+        if score.stopped == StopReason.NARROW:  # of sampling error; whether the law holds is another question
             ends = tails.interval(score.maxima, tails.law(score.maxima), method="posterior", checkpoints=4)
             assert score.margin / ends.high >= 0.5 * score.value and score.margin / ends.low <= 1.5 * score.value
 
@@ -222,9 +222,9 @@ def test_settings_that_are_no_numbers_are_refused(wrong: dict[str, object]) -> N
 @pytest.mark.parametrize(
     ("targets", "reason", "said"),
     [
-        ((0, 1), reasons.ALL_BLOCKS, True),
-        ((0,), reasons.ALL_BLOCKS, False),
-        ((0, 1), reasons.BUDGET, False),
+        ((0, 1), StopReason.ALL_BLOCKS, True),
+        ((0,), StopReason.ALL_BLOCKS, False),
+        ((0, 1), StopReason.BUDGET, False),
     ],
 )
 def test_elimination_is_advised_only_where_all_targets_got_all_blocks(
@@ -245,7 +245,7 @@ def test_a_budget_of_gradients_is_kept_and_shared() -> None:
     scores = cs.clever(network(), X, targets="all", budget=budget, **FIXED)
     counts = [sum(row.gradients for row in scores.rows if row.input == i) for i in range(6)]
     assert sum(counts) <= budget and max(counts) == min(counts) > 0.9 * budget / 6
-    assert {row.stopped for row in scores.rows} == {reasons.BUDGET}
+    assert {row.stopped for row in scores.rows} == {StopReason.BUDGET}
     assert "budget: it ended before all was drawn or climbed for 6 of 6 scores" in str(scores)
 
 
@@ -254,7 +254,7 @@ def test_a_budget_of_time_is_roughly_kept() -> None:
     began = time.monotonic()
     scores = cs.clever(network(), X, targets="runner_up", budget="1.5s", **settings)
     assert 0.5 < time.monotonic() - began < 15
-    assert all(row.stopped == reasons.BUDGET and len(row.maxima) >= 10 for row in scores.rows)
+    assert all(row.stopped == StopReason.BUDGET and len(row.maxima) >= 10 for row in scores.rows)
 
 
 def test_a_tiny_budget_still_gives_a_fit() -> None:

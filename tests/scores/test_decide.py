@@ -14,7 +14,7 @@ import torch
 import cleverscore as cs
 from cleverscore.errors import SettingError
 from cleverscore.estimators.sampling.target_elimination import Stopping, TargetElimination
-from cleverscore.estimators.stop_reason import DECIDED
+from cleverscore.estimators.stop_reason import StopReason
 from tests.helpers import affine, affine_distance
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ def test_clear_cases_take_at_most_a_quarter_of_the_gradients(digits: tuple) -> N
         # The rows say the same as the account, and why sampling ended; a failure leaves inputs unfinished.
         finished = sum(row.gradients for row in decision.scores.rows if row.target_kind == "all")
         assert finished == decision.gradients if expected else finished < decision.gradients
-        assert DECIDED in {row.stopped for row in decision.scores.rows}
+        assert StopReason.DECIDED in {row.stopped for row in decision.scores.rows}
 
 
 def test_points_are_really_not_drawn(digits: tuple) -> None:

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 import cleverscore as cs
-from cleverscore.estimators import stop_reason as reasons
 from cleverscore.estimators.ascent.profile_search import most_gradients
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
 from cleverscore.estimators.measurements import Measurements
+from cleverscore.estimators.stop_reason import StopReason
 from cleverscore.runs.schema import StoredBlocks, measurements_of, part_row
 from cleverscore.scores.score import COLUMNS
 from tests.cli.test_cli import cleverscore, rows
@@ -80,7 +80,7 @@ def test_the_estimate_is_an_upper_bound_of_the_gradients(scores: cs.Scores) -> N
 @pytest.mark.parametrize("upper", [2.5, math.inf])
 def test_a_stored_profile_is_read_back_as_it_was(upper: float) -> None:
     profile = RadialProfile(2.0, 1.9, upper, np.array([0.1, 0.3, 1 / 3]), (0.5, 0.9, 1.0), 1234, "unsettled")
-    measurements = Measurements(7, 1, 1, (3,), (1.5,), (np.empty(0),), (0,), 0.5, (reasons.ALL_STARTS,), (profile,))
+    measurements = Measurements(7, 1, 1, (3,), (1.5,), (np.empty(0),), (0,), 0.5, (StopReason.ALL_STARTS,), (profile,))
     row = part_row(StoredBlocks("2", measurements))
     text, blob = next(cell for cell in row if isinstance(cell, str) and cell.startswith("{")), row[-2]
     (again,) = measurements_of(7, text, blob).profiles
@@ -155,4 +155,4 @@ def test_an_untargeted_part_with_other_chunks_agrees(tmp_path: Path) -> None:
     heads = a.target_kind == "untargeted"
     assert b[heads].score.tolist() == pytest.approx(a[heads].score.tolist(), rel=5e-3)
     assert a.target.tolist() == b.target.tolist()
-    assert reasons.LOST in set(a.stopped) and reasons.LOST not in set(a[heads].stopped)
+    assert StopReason.ELIMINATED in set(a.stopped) and StopReason.ELIMINATED not in set(a[heads].stopped)

@@ -24,7 +24,7 @@ from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.sampling.block_maxima import Request, sample
 from cleverscore.estimators.sampling.chunk_size import resolved_chunk_size
 from cleverscore.estimators.sampling.method import Method
-from cleverscore.estimators.stop_reason import ALL_BLOCKS
+from cleverscore.estimators.stop_reason import StopReason
 from cleverscore.inputs.balls import LpBall
 from cleverscore.inputs.examples import Example
 from cleverscore.models.classifier import Classifier
@@ -86,7 +86,7 @@ class SecondOrder(Method):
         count = len(example.targets)
         return Measurements.of(
             example, maxima.values, (settings.block_size,) * count, maxima.seconds + time.perf_counter() - began,
-            (ALL_BLOCKS,) * count, slopes=tuple(slopes[0].double().tolist()),
+            (StopReason.ALL_BLOCKS,) * count, slopes=tuple(slopes[0].double().tolist()),
         )  # fmt: skip
 
 

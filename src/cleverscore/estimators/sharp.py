@@ -16,7 +16,7 @@ from cleverscore.estimators.estimator import Estimator, OnWork, Prepared, Wordin
 from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.sampling.affine import AffinePrepared
 from cleverscore.estimators.sampling.sampler import Sampler
-from cleverscore.estimators.stop_reason import EXACT
+from cleverscore.estimators.stop_reason import StopReason
 from cleverscore.inputs.balls import LpBall
 from cleverscore.inputs.targets import takes_smallest, target_kind
 from cleverscore.models.structure import is_affine
@@ -98,7 +98,7 @@ class _AffineProfiles(AffinePrepared):
         profiles = tuple(
             _flat_profile(norm, margin, radius) for norm, margin in zip(norms, example.margins, strict=True)
         )
-        return Measurements.of_profiles(example, profiles, seconds, (EXACT,) * len(profiles))
+        return Measurements.of_profiles(example, profiles, seconds, (StopReason.EXACT,) * len(profiles))
 
 
 def _flat_profile(norm: float, margin: float, radius: float) -> RadialProfile:

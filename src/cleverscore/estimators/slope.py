@@ -21,7 +21,7 @@ from cleverscore.estimators.budget import Budget
 from cleverscore.estimators.estimator import Estimator, Prepared
 from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.sampling.method import Method
-from cleverscore.estimators.stop_reason import ALL_BLOCKS
+from cleverscore.estimators.stop_reason import StopReason
 from cleverscore.inputs.balls import tile_points
 from cleverscore.inputs.examples import Example
 from cleverscore.models.classifier import Classifier
@@ -61,7 +61,9 @@ class Slope(Method):
             maxima = np.stack(list(columns), 1)
         count = len(example.targets)
         seconds = time.perf_counter() - began
-        return Measurements.of(example, maxima, (ready.settings.block_size,) * count, seconds, (ALL_BLOCKS,) * count)
+        return Measurements.of(
+            example, maxima, (ready.settings.block_size,) * count, seconds, (StopReason.ALL_BLOCKS,) * count
+        )
 
 
 def _largest_slopes(ready: Prepared, example: Example, block: int) -> Array:

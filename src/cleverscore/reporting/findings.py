@@ -14,7 +14,7 @@ from cleverscore.brackets.agreement import above_attack, below_certificate, shar
 from cleverscore.errors import InputError
 from cleverscore.estimators.estimator import Wording
 from cleverscore.estimators.score_rule import ScoreRule
-from cleverscore.estimators.stop_reason import BUDGET
+from cleverscore.estimators.stop_reason import StopReason
 from cleverscore.inputs.targets import takes_smallest
 from cleverscore.norms import norm_name
 from cleverscore.reporting.robust_accuracy import RobustAccuracy, Share, main_method, robust_accuracy
@@ -176,7 +176,7 @@ class NormFindings:
             "misclassified": marked(lambda head: head.correct is False),
             "capped": marked(lambda head: head.capped),
             "open": marked(lambda head: head.open_below),
-            "budget": marked(lambda head: head.stopped == BUDGET),
+            "budget": marked(lambda head: head.stopped == StopReason.BUDGET),
             "no_score": marked(lambda head: math.isnan(head.value)),
             "above_attack": self.above_attack,
             "below_certificate": self.below_certificate,

@@ -9,7 +9,7 @@ from typing import Any
 
 from cleverscore.errors import CleverError
 from cleverscore.estimators.budget import Budget
-from cleverscore.estimators.stop_reason import BUDGET
+from cleverscore.estimators.stop_reason import StopReason
 from cleverscore.runs.results import StudyConfig
 from cleverscore.runs.store import Store
 
@@ -75,7 +75,7 @@ def grow(store: Store, config: Mapping[str, Any], added: int) -> None:
                 (item.input_id, series)
                 for series, items in store.measurements_by_norm(names, maxima=False).items()
                 for item in items
-                if BUDGET in item.stopped
+                if StopReason.BUDGET in item.stopped
             ]
         )
     store.remember("inputs", int(before.get("inputs", 0)) + added)

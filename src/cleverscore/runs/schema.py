@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
 from cleverscore.estimators.measurements import Measurements
-from cleverscore.estimators.stop_reason import ALL_BLOCKS, UNFINISHED
+from cleverscore.estimators.stop_reason import StopReason
 from cleverscore.scores.score import Tail, new_unchecked
 from cleverscore.tails import FitOutcome, TailFit
 
@@ -157,7 +157,7 @@ def merged(parts: Sequence[tuple[bool, Measurements]], wanted: int) -> Measureme
     if whole:
         return first
     counts = tuple(map(sum, zip(*(part.counts for _, part in parts), strict=True)))
-    reason = ALL_BLOCKS if counts[0] >= wanted else UNFINISHED
+    reason = StopReason.ALL_BLOCKS if counts[0] >= wanted else StopReason.UNFINISHED
     return replace(
         first,
         maxima=tuple(map(np.concatenate, zip(*(part.maxima for _, part in parts), strict=True))),

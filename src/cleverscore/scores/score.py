@@ -15,7 +15,7 @@ from cleverscore import tails
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
 from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.score_rule import ScoreRule
-from cleverscore.estimators.stop_reason import is_lost
+from cleverscore.estimators.stop_reason import is_eliminated
 from cleverscore.inputs.targets import takes_smallest
 from cleverscore.norms import norm_name
 from cleverscore.scores.tables import below_the_table, scores_table
@@ -161,9 +161,9 @@ class Score:
         return 0.0 if self.correct is False else self.value
 
     @property
-    def lost(self) -> bool:
-        """Whether sampling ended because the target could not have the smallest score."""
-        return is_lost(self.stopped)
+    def eliminated(self) -> bool:
+        """Whether the target was eliminated, because it could not have the smallest score."""
+        return is_eliminated(self.stopped)
 
     def cells(self) -> tuple[Any, ...]:
         """The values of a result row, in the order of its columns."""
@@ -178,7 +178,7 @@ class Score:
             self.input, self.label, self.predicted, self.correct, self.target, self.target_kind, rule.method,
             norm_name(rule.p), rule.radius, self.margin, self.value, self.low, self.high, self.upper, self.capped,
             self.lipschitz, *law, self.ks_statistic, self.ks_pvalue, *tests[:2], self.outcome.value, tests[2],
-            self.block_size, self.gradients, self.seconds, self.stopped,
+            self.block_size, self.gradients, self.seconds, str(self.stopped),
         )  # fmt: skip
 
     def row(self) -> dict[str, Any]:
@@ -330,9 +330,9 @@ def _smallest(scores: Sequence[Score]) -> Score:
     if len(scores) == 1:
         return scores[0]
     unknown = [score for score in scores if math.isnan(score.value)]
-    # Targets that were eliminated were stopped early, with rough scores and wide intervals; that they lost is known
-    # much better.
-    rivals = [score for score in scores if not is_lost(score.stopped)] or scores
+    # Targets that were eliminated have rough scores and wide intervals; that they cannot be the smallest is known much
+    # better.
+    rivals = [score for score in scores if not score.eliminated] or scores
     # Of several at the radius, the one whose margin is used up first.
     head = unknown[0] if unknown else min(rivals, key=lambda s: (s.value, s.margin / max(s.lipschitz, 1e-300)))
     return replace_unchecked(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cleverscore.estimators.stop_reason import ALL_BLOCKS, BUDGET, UNFINISHED, is_lost
+from cleverscore.estimators.stop_reason import StopReason, is_eliminated
 from cleverscore.inputs.targets import takes_smallest
 from cleverscore.norms import norm_name
 from cleverscore.scores.text_table import number, table
@@ -27,7 +27,7 @@ def elimination_summary(rows: Sequence[Score]) -> str:
     """How many targets were still in at the end, and what took the others out."""
     rivals = [score for score in rows if score.target_kind == "all"]
     reasons = Counter(score.stopped for score in rivals)
-    out = {reason: count for reason, count in reasons.items() if is_lost(reason)}
+    out = {reason: count for reason, count in reasons.items() if is_eliminated(reason)}
     if not out:
         return ""
     heads = sum(takes_smallest(score.target_kind) for score in rows)
@@ -40,7 +40,7 @@ def could_eliminate(rows: Sequence[Score]) -> bool:
     """Whether rivals got all blocks, so that elimination would have left some out."""
     rivals = [score for score in rows if score.target_kind == "all"]
     inputs = len({(score.input, score.p) for score in rivals})
-    return len(rivals) > inputs and all(score.stopped == ALL_BLOCKS for score in rivals)
+    return len(rivals) > inputs and all(score.stopped == StopReason.ALL_BLOCKS for score in rivals)
 
 
 def class_word(names: Sequence[str] | None, number: int | None) -> str:
@@ -163,7 +163,7 @@ def remarks(heads: Sequence[Score], *, could_eliminate: bool = False, fits: bool
             f">= {capped} scores reached the radius; the network may be more robust: use a larger radius (or the "
             "inputs are in other units than it was trained with, such as 0 to 255)"
         )
-    part = sum(score.stopped == UNFINISHED for score in heads)
+    part = sum(score.stopped == StopReason.UNFINISHED for score in heads)
     if part:
         lines.append(f"unfinished ({part}): not all blocks are drawn yet, so these scores and intervals will move")
     penalised = [score for score in heads if score.outcome in DOUBTFUL]
@@ -185,7 +185,7 @@ def remarks(heads: Sequence[Score], *, could_eliminate: bool = False, fits: bool
             "gradient norm, so the score has no lower limit; larger blocks may show one"
             + (", and a new run with tolerance 0 leaves out rivals far behind" if could_eliminate else "")
         )
-    short = sum(score.stopped == BUDGET for score in heads)
+    short = sum(score.stopped == StopReason.BUDGET for score in heads)
     if short:
         lines.append(f"budget: it ended before all was drawn or climbed for {short} of {len(heads)} scores")
     for outcome, count in Counter(score.outcome for score in heads).items():

@@ -28,7 +28,7 @@ from cleverscore.estimators.ascent.descent_starts import (
     groups,
 )
 from cleverscore.estimators.ascent.margin_rows import ANY, MarginRows
-from cleverscore.estimators.stop_reason import EXACT, LOST
+from cleverscore.estimators.stop_reason import StopReason
 from cleverscore.inputs.balls import LpBall
 from cleverscore.inputs.projections import steepest
 from cleverscore.models.margin_gradients import dual_norms
@@ -118,7 +118,7 @@ def leave_out(targets: Sequence[TargetSearch], values: Sequence[float], slack: f
     limit = slack * min((values[t] for t in active), default=math.inf)
     for t in active:
         if values[t] > limit:
-            targets[t].stopped = LOST
+            targets[t].stopped = StopReason.ELIMINATED
 
 
 @dataclass(frozen=True)
@@ -363,7 +363,7 @@ class CrossingSearch:
         """Bring back targets that a descent towards any class met near by, and bound all values by crossings."""
         limit = SLACK[1] * self.nearest
         for target in self.targets:
-            if target.stopped == LOST and target.upper <= limit:
+            if target.stopped == StopReason.ELIMINATED and target.upper <= limit:
                 target.stopped = ""
-            if target.stopped != EXACT:
+            if target.stopped != StopReason.EXACT:
                 target.value = min(target.upper, target.value)

@@ -35,7 +35,7 @@ from cleverscore.estimators.ascent.margin_rows import ANY, MarginRows
 from cleverscore.estimators.ascent.projected_ascent import ShellAscent
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
 from cleverscore.estimators.budget import Budget
-from cleverscore.estimators.stop_reason import ALL_STARTS, BUDGET, EXACT, LOST, SETTLED
+from cleverscore.estimators.stop_reason import StopReason
 from cleverscore.inputs.balls import LpBall
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import box_of
@@ -187,7 +187,7 @@ class ProfileSearch:
                 self.crossings.nearest, {t: self._distance(t) for t in ended}, {t: self.targets[t].upper for t in ended}
             )
         for target in self.targets:
-            if target.stopped != EXACT:
+            if target.stopped != StopReason.EXACT:
                 target.stopped = ""
                 if not len(target.falls):  # the value is a coarser stage's
                     target.value = math.inf
@@ -224,7 +224,7 @@ class ProfileSearch:
         target = self.targets[t]
         if self.rows.broken & {ANY, self.example.targets[t]}:
             return FitOutcome.NOT_FINITE
-        if target.stopped == EXACT:
+        if target.stopped == StopReason.EXACT:
             return FitOutcome.CONSTANT
         if self.rows.steepest == 0.0:
             return FitOutcome.ZERO
@@ -244,7 +244,7 @@ class ProfileSearch:
         """Leave out classes that are reached already, and of many those that are far by margin / ||gradient||."""
         for target in self.targets:
             if target.margin <= 0.0:
-                target.value, target.low, target.stopped, target.finished = 0.0, 0.0, EXACT, True
+                target.value, target.low, target.stopped, target.finished = 0.0, 0.0, StopReason.EXACT, True
         if not self.crossings.smallest_only or len(self.targets) <= MANY_TARGETS:
             return
         norms = margin_gradient_norms(
@@ -255,7 +255,7 @@ class ProfileSearch:
             target = self.targets[t]
             target.gradients += 1.0
             if not target.stopped and rank >= PREFILTERED:
-                target.value, target.stopped = float(distances[t]), LOST
+                target.value, target.stopped = float(distances[t]), StopReason.ELIMINATED
 
     def _ascend(self) -> None:
         """Ascents across the shells of the targets that are left, as many targets at a time as fit in memory."""
@@ -283,11 +283,11 @@ class ProfileSearch:
                     self._end(t)
             else:
                 for t in left:
-                    self.targets[t].stopped = BUDGET
+                    self.targets[t].stopped = StopReason.BUDGET
 
     def _end(self, t: int) -> None:
         self.targets[t].finished = True
-        self.targets[t].stopped = SETTLED if self.crossings.settled(t) else ALL_STARTS
+        self.targets[t].stopped = StopReason.SETTLED if self.crossings.settled(t) else StopReason.ALL_STARTS
 
     def _begin(self, places: Sequence[int], starts: int) -> ShellAscent:
         drawn = self.directions.draw(0, starts)

@@ -16,7 +16,7 @@ from cleverscore.estimators.sampling.affine import AffinePrepared
 from cleverscore.estimators.sampling.sampler import Sampler
 from cleverscore.estimators.sampling.target_elimination import Stopping, checkpoints
 from cleverscore.estimators.score_rule import ScoreRule
-from cleverscore.estimators.stop_reason import EXACT
+from cleverscore.estimators.stop_reason import StopReason
 from cleverscore.inputs.balls import LpBall
 from cleverscore.models.structure import is_affine
 from cleverscore.tails import TailModel
@@ -118,4 +118,6 @@ class _AffineSampler(AffinePrepared):
     def of_norms(self, example: Example, norms: Sequence[float], seconds: float) -> Measurements:
         """Each norm as the maximum of two blocks of one point."""
         count = len(norms)
-        return Measurements.of(example, [np.full(2, norm) for norm in norms], (1,) * count, seconds, (EXACT,) * count)
+        return Measurements.of(
+            example, [np.full(2, norm) for norm in norms], (1,) * count, seconds, (StopReason.EXACT,) * count
+        )

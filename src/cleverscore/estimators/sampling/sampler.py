@@ -25,7 +25,7 @@ from cleverscore.estimators.sampling.target_elimination import (
     Stopping,
     TargetElimination,
 )
-from cleverscore.estimators.stop_reason import ALL_BLOCKS, BUDGET
+from cleverscore.estimators.stop_reason import StopReason
 from cleverscore.inputs.balls import LpBall
 from cleverscore.inputs.examples import Example
 from cleverscore.inputs.targets import takes_smallest
@@ -148,7 +148,7 @@ class _SamplingJob:
             example = self.examples[i]
             count = len(example.targets)
             values = tuple(maxima.values)
-            yield i, Measurements.of(example, values, (size,) * count, maxima.seconds, (ALL_BLOCKS,) * count)
+            yield i, Measurements.of(example, values, (size,) * count, maxima.seconds, (StopReason.ALL_BLOCKS,) * count)
 
     def until_eliminated(self, budget: Budget) -> Iterator[tuple[int, Measurements]]:
         """Rounds of more blocks for the targets that are still in, a group of inputs at a time."""
@@ -223,7 +223,7 @@ class _SamplingJob:
         allowed = group_budget.allowed_blocks(costs, ahead, least=least)
         if allowed == 0:
             for elimination in running.values():
-                elimination.stop(BUDGET)
+                elimination.stop(StopReason.BUDGET)
             return
         order = list(running)
         requests = [self._next_request(i, running[i], min(ahead[i], allowed)) for i in order]

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from cleverscore import tails
 from cleverscore.errors import SettingError
 from cleverscore.estimators.score_rule import capped_ratio
-from cleverscore.estimators.stop_reason import ALL_BLOCKS, AT_RADIUS, DECIDED, LOST, NARROW, PREFILTERED, SKETCHED
+from cleverscore.estimators.stop_reason import StopReason
 from cleverscore.tails import FitOutcome
 from cleverscore.validation import is_number
 
@@ -160,7 +160,7 @@ class TargetElimination:
         """Take one rough norm per target; targets far behind keep it and get no gradients of their own."""
         ratios = capped_ratio(self.margins, norms, self.limit)
         for t in np.flatnonzero(ratios > SKETCHED_FACTOR * np.nanmin(ratios)):
-            self._end_early(int(t), norms[[t]], SKETCHED)
+            self._end_early(int(t), norms[[t]], StopReason.SKETCHED)
 
     def prefilter(self, norms: Array) -> None:
         """Take single norms (active targets, points); targets far behind keep them and get no blocks.
@@ -172,7 +172,7 @@ class TargetElimination:
         near = capped_ratio(self.margins[active], mean + PREFILTER_HIGH * spread, self.limit)
         far = capped_ratio(self.margins[active], mean + PREFILTER_LOW * spread, self.limit)
         for i in np.flatnonzero(near > np.nanmin(far)):
-            self._end_early(active[i], norms[i], PREFILTERED)
+            self._end_early(active[i], norms[i], StopReason.PREFILTERED)
 
     def _end_early(self, t: int, norms: Array, reason: str) -> None:
         self.maxima[t], self.block_sizes[t], self.stopped[t] = norms, 1, reason
@@ -209,9 +209,9 @@ class TargetElimination:
         low[atoms] = 0.0
         for i, t in enumerate(active):
             if low[i] >= self.limit:
-                self.stopped[t] = AT_RADIUS
+                self.stopped[t] = StopReason.AT_RADIUS
             elif _narrow(values[i], low[i], high[i], self.stopping.tolerance):
-                self.stopped[t] = NARROW
+                self.stopped[t] = StopReason.NARROW
         finished = [values[i] for i, t in enumerate(active) if self.stopped[t]]
         if self.stopping.smallest and logs is not None:
             self._drop(active, logs, values, low, needed)
@@ -219,7 +219,7 @@ class TargetElimination:
             self._decide(active, None if atoms.any() else logs, values, low, high, needed)
         self._record = min([self._record, *finished])
         if self.drawn >= self.checkpoints[-1]:
-            self.stop(ALL_BLOCKS)
+            self.stop(StopReason.ALL_BLOCKS)
 
     def _halves(self, active: list[int], maxima: Array) -> Array | None:
         """Log scores (halves, targets) from random halves of the blocks.
@@ -254,7 +254,7 @@ class TargetElimination:
                 gap = math.log(max(values[i], 1e-300)) - own
                 spread = float((logs[:, i] - logs[:, best]).std(ddof=1))
             if gap > 0.0 and gap > needed * spread and max(low[i], self._gumbel_score(t)) > leader:
-                self.stopped[t] = LOST
+                self.stopped[t] = StopReason.ELIMINATED
 
     def _gumbel_score(self, t: int) -> float:
         """How small a target's score may become after all blocks, if its maxima have a Gumbel law."""
@@ -284,9 +284,9 @@ class TargetElimination:
                 gap = abs(math.log(max(values[i], 1e-300) / threshold))
                 clear = gap > needed * float(logs[:, i].std(ddof=1))
             if clear and below:
-                self.stop(DECIDED)
+                self.stop(StopReason.DECIDED)
             elif clear and not self.stopped[t]:
-                self.stopped[t] = DECIDED
+                self.stopped[t] = StopReason.DECIDED
 
 
 def _narrow(value: float, low: float, high: float, tolerance: float) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cleverscore import tails
+from cleverscore.estimators.stop_reason import sentence_of
 from cleverscore.reporting.findings import Findings, NormFindings
 from cleverscore.reporting.html.adversarial_pictures import adversarial_pictures
 from cleverscore.reporting.html.packing import pack, packed_size
@@ -33,7 +34,7 @@ CURVE_POINTS = 81  # of robust accuracy against epsilon
 STEPS = 65535  # of 16-bit fractions
 RATIO_OCTAVES = 4.0  # convergence is kept as a ratio to the final score, from 1/16 to 16
 LEVELS = 255  # of quantised scores
-LOST = 1 << 30  # marks the number of a target that was eliminated
+ELIMINATED = 1 << 30  # marks the number of a target that was eliminated
 # Sides in pixels and levels of brightness, tried in turn until all pictures fit.
 PICTURE_SIZES = ((64, 256), (48, 256), (32, 256), (32, 32), (24, 32))
 SAMPLED_PICTURES = 400  # to guess what all of them take
@@ -77,7 +78,7 @@ def packed(found: Findings, header: dict[str, Any], *, limit: int = LIMIT) -> st
         "terms": TERMS,
         "norms": norms,
         "outcomes": [[outcome.value, outcome.advice, outcome.has_law] for outcome in outcomes],
-        "stopped": stopped,
+        "stopped": [sentence_of(reason) for reason in stopped],
         "attacks": attacks,
         "pictures": None,
     }
@@ -256,7 +257,7 @@ def _target_scores(
         usable = [score for score in row if math.isfinite(score.value)]
         for i, score in enumerate(sorted(usable, key=lambda score: score.value)[:kept]):
             part = 0.0 if score.value <= 0.0 or high == low else (math.log(score.value) - low) / (high - low)
-            classes[place, i] = score.target | (LOST if score.lost else 0)
+            classes[place, i] = score.target | (ELIMINATED if score.eliminated else 0)
             levels[place, i] = 1 + round((LEVELS - 1) * part)
     return classes, levels, [math.exp(low), math.exp(high)]
 

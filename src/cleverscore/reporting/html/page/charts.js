@@ -283,7 +283,7 @@ function heat(part) {
 function targetChart(cells, row, className) {
   const columns = window.innerWidth < 760 ? 4 : 10, size = { w: 104, h: 44 };
   const lines = Math.ceil(cells.length / columns);
-  const title = "Score against each target class: " + cells.map((c) => `${className(c.target)} ${c.lost ? "at least about " : ""}${short(c.value, 3)}`).join(", ");
+  const title = "Score against each target class: " + cells.map((c) => `${className(c.target)} ${c.eliminated ? "at least about " : ""}${short(c.value, 3)}`).join(", ");
   const svg = draw("svg", { viewBox: `0 0 ${columns * size.w} ${lines * size.h}`, role: "img", "aria-label": title }, named(title));
   const logs = cells.map((c) => Math.log(c.value || 1e-12)), low = Math.min(...logs), high = Math.max(...logs);
   cells.forEach((cell, i) => {
@@ -293,7 +293,7 @@ function targetChart(cells, row, className) {
     const nearest = cell.target === row.target;
     svg.append(draw("rect", { x: x + 2, y: y + 2, width: size.w - 4, height: size.h - 4, rx: 5, fill: heat(part), stroke: nearest ? "var(--upper)" : "none", "stroke-width": 3 }));
     svg.append(draw("text", { x: x + size.w / 2, y: y + 18, "text-anchor": "middle", class: part < 0.5 ? "on-dark" : "on-light" }, name.length > 13 ? name.slice(0, 12) + "…" : name));
-    svg.append(draw("text", { x: x + size.w / 2, y: y + 34, "text-anchor": "middle", class: part < 0.5 ? "on-dark" : "on-light" }, (cell.lost ? "≳ " : "") + short(cell.value, 3)));
+    svg.append(draw("text", { x: x + size.w / 2, y: y + 34, "text-anchor": "middle", class: part < 0.5 ? "on-dark" : "on-light" }, (cell.eliminated ? "≳ " : "") + short(cell.value, 3)));
   });
   return svg;
 }

@@ -1,6 +1,6 @@
 // The report: reads the packed data, lists the inputs, opens one. Nothing is loaded from anywhere.
 const PAGE = 25;
-const LOST = 1 << 30, STEPS = 65535, OCTAVES = 4, FIRST_PREFIX = 16, PREFIXES = 10, MERGES = 5;
+const ELIMINATED = 1 << 30, STEPS = 65535, OCTAVES = 4, FIRST_PREFIX = 16, PREFIXES = 10, MERGES = 5;
 const FLAG_WORDS = {
   misclassified: "misclassified", capped: "score is the radius", open: "bounded from above only",
   budget: "budget used up", no_score: "no score", above_attack: "score above the attack", below_certificate: "score below the certificate",
@@ -208,7 +208,7 @@ function startReport(doc, arrays) {
     if (!scale) return cells;
     for (let k = 0; k < kept; k++) {
       const level = column("target_scores")[i * kept + k], code = column("targets")[i * kept + k];
-      if (level) cells.push({ target: code & ~LOST, lost: Boolean(code & LOST), value: Math.exp(Math.log(scale[0]) + ((level - 1) / 254) * Math.log(scale[1] / scale[0])) });
+      if (level) cells.push({ target: code & ~ELIMINATED, eliminated: Boolean(code & ELIMINATED), value: Math.exp(Math.log(scale[0]) + ((level - 1) / 254) * Math.log(scale[1] / scale[0])) });
     }
     return cells.sort((a, b) => a.target - b.target);
   }
@@ -236,7 +236,7 @@ function startReport(doc, arrays) {
     }
     charts.append(captioned("Certificate (bar), score with interval (dot), attack (cross)", bracketBar(r, Math.max(r.score || 0, Number.isFinite(r.high) ? r.high : 0, Number.isFinite(r.upper) ? r.upper : 0) * 1.05 || 1, 520, true)));
     if (cells.length > 1) {
-      const figure = captioned("Score against each target class: dark is near, the outlined one is nearest" + (cells.some((c) => c.lost) ? "; ≳ was eliminated early and is rough" : ""), targetChart(cells, r, className));
+      const figure = captioned("Score against each target class: dark is near, the outlined one is nearest" + (cells.some((c) => c.eliminated) ? "; ≳ was eliminated early and is rough" : ""), targetChart(cells, r, className));
       figure.classList.add("wide");
       charts.append(figure);
     }
@@ -247,7 +247,7 @@ function startReport(doc, arrays) {
       make("button", { type: "button", id: "close", onclick: () => dialog.close() }, "Close"));
     const title = make("h2", { id: "detail-title", tabindex: "-1" }, `Input ${r.id}, l${norm().name}: ${className(r.predicted)}, nearest ${className(r.target)}`);
     title.style.marginTop = "0";
-    const texts = make("div", { class: "grow" }, title, list, make("p", { class: "note" }, `${r.advice}${r.stopped ? ` Sampling ended: ${r.stopped}.` : ""}`));
+    const texts = make("div", { class: "grow" }, title, list, make("p", { class: "note" }, `${r.advice}${r.stopped ? ` ${r.stopped}` : ""}`));
     const attacked = adversarial(i), shown = picture(i, `Picture of ${words}`);
     const under = (canvas, text) => make("figure", {}, canvas, make("figcaption", {}, text));
     const pictures = !attacked ? shown : make("div", { class: "triptych" }, under(shown, className(r.predicted)), under(attacked.attacked, `${attacked.found}, after the best attack`), under(attacked.difference, `difference, ${short(attacked.times, 2)} times`));
