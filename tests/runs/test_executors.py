@@ -79,15 +79,15 @@ class Deadly(nn.Module):
 def test_a_shard_that_kills_its_workers_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
     config = StudyConfig("made", "drawn", blocks=12, block_size=8)
     made = Study(config, cs.Classifier(Deadly()), np.zeros((1, 4), np.float32), None, [0])
-    with made.open_store(tmp_path / "run") as store, pytest.raises(CleverError, match="3 processes died over the same"):
+    with made.open_store(tmp_path / "run") as store, pytest.raises(CleverError, match="3 workers died over the same"):
         made.run(store, executor=Processes(1))
 
 
 def test_a_model_that_cannot_be_sent_says_what_to_do() -> None:
     made = study()
-    bench = WorkerContext(cs.Classifier(lambda x: x.flatten(1)), made.settings, made.examples, {}, 1)
+    context = WorkerContext(cs.Classifier(lambda x: x.flatten(1)), made.settings, made.examples, {}, 1)
     with pytest.raises(SettingError, match="cannot be sent"):
-        bench.packed()
+        context.packed()
     assert WorkerContext.unpacked(
         WorkerContext(cs.Classifier(lambda x: x), made.settings, made.examples, {}, 1,
               recipe=(cs.load_model, ("zoo:mnist-mlp",), {})).packed()
@@ -233,9 +233,9 @@ def test_an_error_in_a_worker_is_the_error_of_the_run(tmp_path: Path) -> None:
 class Broken(Processes):
     """Sends shards that cannot be computed."""
 
-    def run(self, bench, shards):
-        bench.settings = {}
-        return super().run(bench, shards)
+    def run(self, context, shards):
+        context.settings = {}
+        return super().run(context, shards)
 
 
 def test_in_process_is_the_default() -> None:

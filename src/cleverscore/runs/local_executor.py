@@ -21,10 +21,10 @@ import torch
 
 from cleverscore.errors import CleverError, SettingError
 from cleverscore.runs.allocator import keep_freed_pages
-from cleverscore.runs.shards import Finished, Shard, WorkerContext
+from cleverscore.runs.shards import Finished, Shard, ShardQueue, WorkerContext
 
-MOST_DEATHS = 3  # of workers over the same shard; then something is wrong with it and not with the machine
-SECONDS_BETWEEN_LOOKS = 1.0
+MOST_DEATHS = 3  # of workers over the same shard
+SECONDS_BETWEEN_CHECKS = 1.0
 
 
 class InProcess:
@@ -32,10 +32,10 @@ class InProcess:
 
     slots = 1
 
-    def run(self, bench: WorkerContext, shards: Iterator[Shard]) -> Iterator[Finished]:
+    def run(self, context: WorkerContext, shards: Iterator[Shard]) -> Iterator[Finished]:
         """Compute the shards in their order."""
         for shard in shards:
-            yield bench.compute(shard)
+            yield context.compute(shard)
 
 
 class Processes:
@@ -46,48 +46,45 @@ class Processes:
             raise SettingError(f"processes={count}: give a whole number, at least 1")
         self.slots = count
 
-    def run(self, bench: WorkerContext, shards: Iterator[Shard]) -> Iterator[Finished]:
+    def run(self, context: WorkerContext, shards: Iterator[Shard]) -> Iterator[Finished]:
         """Compute the shards as processes become free."""
-        content = bench.packed()
-        team: list[_Worker] = []
-        again: list[tuple[Shard, int]] = []
+        content = context.packed()
+        queue = ShardQueue(shards, MOST_DEATHS)
+        workers: list[_Worker] = []
         try:
             while True:
-                busy = sum(worker.shard is not None for worker in team)
-                for worker in [*team, *(None for _ in range(self.slots - len(team)))]:
+                busy = sum(worker.shard is not None for worker in workers)
+                for worker in [*workers, *(None for _ in range(self.slots - len(workers)))]:
                     if worker is not None and worker.shard is not None:
                         continue
-                    shard, deaths = again.pop() if again else (next(shards, None), 0)
+                    shard = queue.next()
                     if shard is None:
                         break
                     if worker is None:
                         worker = _Worker(content)
-                        team.append(worker)
-                    worker.begin(shard, deaths)
+                        workers.append(worker)
+                    worker.begin(shard)
                     busy += 1
                 if not busy:
                     return
-                for source in wait([worker.connection for worker in team if worker.shard is not None]):
-                    worker = next(worker for worker in team if worker.connection is source)
-                    shard, deaths = worker.shard, worker.deaths
+                for source in wait([worker.connection for worker in workers if worker.shard is not None]):
+                    worker = next(worker for worker in workers if worker.connection is source)
+                    shard = worker.shard
                     assert shard is not None  # only busy workers are waited for
                     result = worker.result()
                     if isinstance(result, Finished):
                         yield result
                         continue
-                    team.remove(worker)
+                    workers.remove(worker)
                     if isinstance(result, BaseException):
                         raise result
-                    if deaths + 1 == MOST_DEATHS:
-                        raise CleverError(
-                            f"{MOST_DEATHS} processes died over the same piece of work (inputs and blocks "
-                            f"{shard.content}), the last with exit code {result}: too little memory for "
-                            f"{self.slots} processes, or a crash in a library; try fewer --processes or a smaller "
-                            "--chunk-size"
-                        )
-                    again.append((shard, deaths + 1))
+                    queue.repeat(
+                        shard,
+                        f"with exit code {result}: too little memory for {self.slots} processes, or a crash in a "
+                        "library; try fewer --processes or a smaller --chunk-size",
+                    )
         finally:
-            for worker in team:
+            for worker in workers:
                 worker.end()
 
 
@@ -102,12 +99,11 @@ class _Worker:
             self.process.start()
         theirs.close()
         self.shard: Shard | None = None
-        self.deaths = 0
         with suppress(OSError):  # a process that died at once is noticed when its result is waited for
             self.connection.send_bytes(content)
 
-    def begin(self, shard: Shard, deaths: int) -> None:
-        self.shard, self.deaths = shard, deaths
+    def begin(self, shard: Shard) -> None:
+        self.shard = shard
         with suppress(OSError):
             self.connection.send_bytes(pickle.dumps(shard))
 
@@ -152,11 +148,11 @@ def _work(connection: Connection, parent: int) -> None:
     torch.set_num_threads(1)
     keep_freed_pages()
     try:
-        bench = WorkerContext.unpacked(connection.recv_bytes(), threads=1)
+        context = WorkerContext.unpacked(connection.recv_bytes(), threads=1)
         while True:
             shard = pickle.loads(connection.recv_bytes())
             try:
-                done = bench.compute(shard)
+                done = context.compute(shard)
                 answer = pickle.dumps((done.parts, done.seconds, None))
             except CleverError as error:
                 answer = pickle.dumps((None, 0.0, error))
@@ -169,5 +165,5 @@ def _work(connection: Connection, parent: int) -> None:
 
 def _die_with(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+        time.sleep(SECONDS_BETWEEN_CHECKS)
     os._exit(1)

@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from cleverscore.errors import CleverError, MissingExtraError, SettingError, StoreError
+from cleverscore.errors import CleverError, MissingExtraError, SettingError
 from cleverscore.runs.allocator import keep_freed_pages
-from cleverscore.runs.shards import Finished, Shard, WorkerContext
+from cleverscore.runs.shards import Finished, Shard, ShardQueue, WorkerContext
 
 MOST_DEATHS = 5  # of actors over the same shard; a cluster loses nodes more often than a machine its processes
-SECONDS_BETWEEN_LOOKS = 5.0
+SECONDS_BETWEEN_CHECKS = 5.0
 CONNECT_SECONDS = 10.0
 
 
@@ -50,7 +50,7 @@ class Ray:
         self.num_gpus = num_gpus if num_gpus is not None else 1.0 if self._resources().get("GPU") else 0.0
         self._most = workers
         self.slots = self._room()
-        self.repeated = 0  # shards that were lost with their worker and computed again
+        self.repeated = 0  # shards that were computed again because their worker had died
 
     def _resources(self) -> dict[str, float]:
         found: dict[str, float] = self._ray.cluster_resources()  # type: ignore[no-untyped-call]
@@ -63,69 +63,62 @@ class Ray:
         room = int(resources.get(kind, 0.0) / each)
         return max(1, room if self._most is None else min(room, self._most))
 
-    def _recalled(
-        self, running: dict[Any, tuple[Any, Shard, int]], unborn: dict[Any, Any], idle: int
-    ) -> list[tuple[Shard, int]]:
-        """Shards of actors that wait for a place which a lost node took with it; the actors are given up."""
-        if unborn:
-            there, _ = self._ray.wait(list(unborn.values()), num_returns=len(unborn), timeout=0)
-            for worker in [worker for worker, answer in unborn.items() if answer in there]:
-                del unborn[worker]
-        recalled = []
-        for reference, (worker, shard, deaths) in list(running.items()):
-            if len(running) + idle > self.slots and worker in unborn:
+    def _recall(
+        self, queue: ShardQueue, running: dict[Any, tuple[Any, Shard]], pending: dict[Any, Any], idle: int
+    ) -> None:
+        """Put back the shards of actors that wait for a place which a lost node took with it; end these actors."""
+        if pending:
+            ready, _ = self._ray.wait(list(pending.values()), num_returns=len(pending), timeout=0)
+            for worker in [worker for worker, answer in pending.items() if answer in ready]:
+                del pending[worker]
+        for reference, (worker, shard) in list(running.items()):
+            if len(running) + idle > self.slots and worker in pending:
                 self._ray.kill(worker)
-                del running[reference], unborn[worker]
-                recalled.append((shard, deaths))
-        return recalled
+                del running[reference], pending[worker]
+                queue.put_back(shard)
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
         if self._ours:
             self._ray.shutdown()
 
-    def run(self, bench: WorkerContext, shards: Iterator[Shard]) -> Iterator[Finished]:
+    def run(self, context: WorkerContext, shards: Iterator[Shard]) -> Iterator[Finished]:
         """Compute the shards as actors become free."""
         ray = self._ray
-        content = ray.put(bench.packed(ray.cloudpickle.dumps))  # fetched once by each node, and kept there
+        content = ray.put(context.packed(ray.cloudpickle.dumps))  # fetched once by each node, and kept there
         actor = ray.remote(num_cpus=0 if self.num_gpus else 1, num_gpus=self.num_gpus)(_Worker)
         device = "cuda" if self.num_gpus else None
+        queue = ShardQueue(shards, MOST_DEATHS)
         idle: list[Any] = []
-        running: dict[Any, tuple[Any, Shard, int]] = {}
-        again: list[tuple[Shard, int]] = []
-        unborn: dict[Any, Any] = {}  # actors that may still wait for a place, each with the answer that it is there
-        looked = 0.0
+        running: dict[Any, tuple[Any, Shard]] = {}
+        pending: dict[Any, Any] = {}  # actors that may still wait for a place, each with the answer that it is there
+        checked = 0.0
         try:
             while True:
-                if time.monotonic() - looked > SECONDS_BETWEEN_LOOKS:  # nodes come and go
-                    looked, self.slots = time.monotonic(), self._room()
-                    again += self._recalled(running, unborn, len(idle))
+                if time.monotonic() - checked > SECONDS_BETWEEN_CHECKS:  # nodes come and go
+                    checked, self.slots = time.monotonic(), self._room()
+                    self._recall(queue, running, pending, len(idle))
                 while len(running) < self.slots:
-                    shard, deaths = again.pop() if again else (next(shards, None), 0)
+                    shard = queue.next()
                     if shard is None:
                         break
                     if not idle:
                         idle.append(actor.remote(content, device))
-                        unborn[idle[-1]] = idle[-1].ready.remote()
+                        pending[idle[-1]] = idle[-1].ready.remote()
                     worker = idle.pop()
-                    running[worker.compute.remote(shard)] = worker, shard, deaths
+                    running[worker.compute.remote(shard)] = worker, shard
                 if not running:
                     return
-                done, _ = ray.wait(list(running), num_returns=1, timeout=SECONDS_BETWEEN_LOOKS)
+                done, _ = ray.wait(list(running), num_returns=1, timeout=SECONDS_BETWEEN_CHECKS)
                 for reference in done:
-                    worker, shard, deaths = running.pop(reference)
+                    worker, shard = running.pop(reference)
                     try:
                         parts, seconds, name = ray.get(reference)
                     except ray.exceptions.RayTaskError as error:
                         raise (error.cause if isinstance(error.cause, CleverError) else error) from error
                     except ray.exceptions.RayError as error:  # the actor, its process or its node is gone
-                        if deaths + 1 == MOST_DEATHS:
-                            raise StoreError(
-                                f"{MOST_DEATHS} workers died over the same piece of work (inputs and blocks "
-                                f"{shard.content}): {str(error).strip().splitlines()[0]}; what was stored is kept"
-                            ) from error
-                        again.append((shard, deaths + 1))
-                        self.repeated += 1
+                        queue.repeat(shard, f"with: {str(error).strip().splitlines()[0]}")
+                        self.repeated = queue.repeated
                         continue
                     idle.append(worker)
                     yield Finished(shard, parts, seconds, name)
@@ -146,18 +139,18 @@ def _check_address(address: str | None) -> None:
 
 
 class _Worker:
-    """An actor: holds the bench and computes one shard at a time."""
+    """An actor: holds all that shards need and computes one shard at a time."""
 
     def __init__(self, content: bytes, device: str | None) -> None:
         import torch
 
         torch.set_num_threads(1)
         keep_freed_pages()
-        self.bench = WorkerContext.unpacked(content, threads=1, device=device)
+        self.context = WorkerContext.unpacked(content, threads=1, device=device)
 
     def ready(self) -> None:
         """Answer as soon as the actor has its place."""
 
     def compute(self, shard: Shard) -> tuple[Any, float, str]:
-        done = self.bench.compute(shard)
+        done = self.context.compute(shard)
         return done.parts, done.seconds, f"process {os.getpid()} on {socket.gethostname()}"

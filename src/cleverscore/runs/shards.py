@@ -10,11 +10,12 @@ import math
 import os
 import pickle
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from cleverscore.errors import SettingError
+from cleverscore.errors import CleverError, SettingError
 from cleverscore.estimators.budget import Budget
 from cleverscore.estimators.estimator import Prepared
 from cleverscore.estimators.measurements import Measurements
@@ -73,14 +74,47 @@ class Finished:
 class Executor(Protocol):
     """Computes shards somewhere.
 
-    It takes the next shard only when it can begin it, and gives back every one that it took: those that were lost with
-    their worker are computed again. `slots` is how many are computed at the same time.
+    It takes the next shard only when it can begin it, and gives back every one that it took: those whose worker died
+    are computed again. `slots` is how many are computed at the same time.
     """
 
     slots: int
 
-    def run(self, bench: WorkerContext, shards: Iterator[Shard]) -> Iterator[Finished]:
+    def run(self, context: WorkerContext, shards: Iterator[Shard]) -> Iterator[Finished]:
         """Compute the shards, in any order."""
+
+
+class ShardQueue:
+    """Shards that wait for a worker; those whose worker died come first.
+
+    most_deaths     so many workers may die over the same shard: then something is wrong with it and not with them.
+    """
+
+    def __init__(self, shards: Iterator[Shard], most_deaths: int) -> None:
+        self.repeated = 0
+        self._shards, self._most_deaths = shards, most_deaths
+        self._again: list[Shard] = []
+        self._deaths: Counter[tuple[str, str]] = Counter()
+
+    def next(self) -> Shard | None:
+        """The next shard; None where there is none for now."""
+        return self._again.pop() if self._again else next(self._shards, None)
+
+    def put_back(self, shard: Shard) -> None:
+        """Give a shard to another worker: this one never began it."""
+        self._again.append(shard)
+
+    def repeat(self, shard: Shard, reason: str) -> None:
+        """Give a shard to another worker: this one died over it, for the reason given."""
+        key = (shard.norm, shard.content)
+        self._deaths[key] += 1
+        if self._deaths[key] == self._most_deaths:
+            raise CleverError(
+                f"{self._most_deaths} workers died over the same piece of work (inputs and blocks {shard.content}), "
+                f"the last one {reason}; what was stored is kept"
+            )
+        self.repeated += 1
+        self.put_back(shard)
 
 
 @dataclass
@@ -138,7 +172,7 @@ class WorkerContext:
         return self._ready[norm]
 
     def packed(self, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
-        """This bench as bytes, with the classifier or, where it cannot be sent, with its recipe."""
+        """This context as bytes, with the classifier or, where it cannot be sent, with its recipe."""
         bare = replace(self, on_points=None, _ready={})
         try:
             return dumps(bare)
@@ -152,17 +186,17 @@ class WorkerContext:
 
     @classmethod
     def unpacked(cls, content: bytes, *, threads: int | None = None, device: str | None = None) -> WorkerContext:
-        """The bench that was packed, in a worker."""
-        bench: WorkerContext = pickle.loads(content)
-        if bench.classifier is None:
-            assert bench.recipe is not None  # packed refuses otherwise
-            load, arguments, options = bench.recipe
-            bench.classifier = load(*arguments, **options)
+        """The context that was packed, in a worker."""
+        context: WorkerContext = pickle.loads(content)
+        if context.classifier is None:
+            assert context.recipe is not None  # packed refuses otherwise
+            load, arguments, options = context.recipe
+            context.classifier = load(*arguments, **options)
         if device is not None:
-            bench.classifier = bench.classifier.to(device)
-            bench.examples = [replace(s, x=s.x.to(device)) for s in bench.examples]
-        bench.threads = threads or bench.threads
-        return bench
+            context.classifier = context.classifier.to(device)
+            context.examples = [replace(s, x=s.x.to(device)) for s in context.examples]
+        context.threads = threads or context.threads
+        return context
 
 
 def _some_blocks(example: Example, maxima: BlockMaxima) -> Measurements:

@@ -268,11 +268,11 @@ class Study:
         if any(missing.parts.values()):
             ids = {example.input_id: example for parts in missing.parts.values() for example, _ in parts}
             store.append_pictures(self._pictures(store, ids))
-            bench = self._context(missing, chunk_size, workers)
-            bench.on_points = on_points if inside else None
-            bench.shares = self._budget_shares(executor)
+            context = self._context(missing, chunk_size, workers)
+            context.on_points = on_points if inside else None
+            context.shares = self._budget_shares(executor)
             if not missing.chunk_sizes:
-                store.remember("chunk_sizes", bench.chunk_sizes)
+                store.remember("chunk_sizes", context.chunk_sizes)
             costs = costs or self.costs(missing, chunk_size=chunk_size, workers=workers)
             # A short run is cut finer, so that it can be looked at and stopped on the way.
             whole = sum(cost.seconds for cost in costs.values())
@@ -281,11 +281,11 @@ class Study:
             each = {norm: cost.seconds / cost.inputs * (1 if inside else cost.workers) for norm, cost in costs.items()}
             shards = plan(
                 self.examples if only is None else only, {norm: self.settings[norm] for norm in each},
-                {norm: bench.prepared(norm).splits for norm in each}, missing.covered,
-                chunk_sizes=bench.chunk_sizes, seconds_per_input=each, shard_seconds=shard_seconds,
+                {norm: context.prepared(norm).splits for norm in each}, missing.covered,
+                chunk_sizes=context.chunk_sizes, seconds_per_input=each, shard_seconds=shard_seconds,
             )  # fmt: skip
             fitted = time.monotonic()
-            for done in executor.run(bench, _given_out(store, shards, stop)):
+            for done in executor.run(context, _given_out(store, shards, stop)):
                 store.append(done.parts, shard=done.shard.number, seconds=done.seconds, worker=done.worker)
                 if on_points is not None and not inside:
                     on_points(self._points_of(done.shard))
