@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cleverscore.brackets.records import AttackRecord, CertificateRecord
-from cleverscore.brackets.run_bounds import aim, bracketed
+from cleverscore.brackets.run_bounds import bracketed, target_or_any
 from cleverscore.estimators.measurements import Measurements
 from cleverscore.norms import norm_name
 from cleverscore.runs.results import kept_of_estimators, stored_scores
@@ -78,7 +78,7 @@ def add_bounds(run: Path, *, attack: str = "cw", certified: bool = True) -> Path
             length = head.value * (0.8 if head.input % 5 == 0 else 1.7)
             length = math.inf if head.input % 9 == 4 else length
             lengths = {"l1": math.inf, "l2": math.inf, "linf": math.inf, f"l{norm_name(head.p)}": length}
-            target, name = aim(head), f"{attack}:{norm_name(head.p)}"
+            target, name = target_or_any(head), f"{attack}:{norm_name(head.p)}"
             records.append(AttackRecord(head.input, target, name, head.p, head.target, length, **lengths, seconds=0.1))
             if certified:
                 records.append(CertificateRecord(head.input, target, "crown", head.p, 0.4 * head.value, 0.1))

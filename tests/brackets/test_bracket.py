@@ -14,7 +14,7 @@ from torch import nn
 import cleverscore as cs
 from cleverscore.brackets import run_bounds as measurements
 from cleverscore.brackets.bracket import COLUMNS, bracket_from
-from cleverscore.brackets.run_bounds import AttackRecord, CertificateRecord, aim, bracketed, checked_attacks
+from cleverscore.brackets.run_bounds import AttackRecord, CertificateRecord, bracketed, checked_attacks, target_or_any
 from cleverscore.runs.store import Store
 from cleverscore.scores.score import COLUMNS as SCORE_COLUMNS
 from tests.cli.test_cli import cleverscore, rows
@@ -165,7 +165,7 @@ def test_mistakes_are_sentences(scored: cs.Scores) -> None:
     with pytest.raises(cs.CleverError, match="transform"):
         cs.bracket(cs.Classifier(classifier.module, transform=lambda x: x), x, scored, attacks=(), certificate="crown")
     assert checked_attacks(["best", "fmn"], 1.0)[0] != "best"
-    assert aim(scored.rows[0]) is None and bracketed(scored) == scored.per_input
+    assert target_or_any(scored.rows[0]) is None and bracketed(scored) == scored.per_input
 
 
 @pytest.fixture(scope="module")

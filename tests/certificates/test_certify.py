@@ -522,14 +522,14 @@ def test_probabilities_are_certified_through_their_logits() -> None:
 def test_searches_end_for_curves_that_no_power_fits() -> None:
     curves = [lambda r: 1.0 - r, lambda r: 1.0 - math.floor(10 * r) / 7, lambda r: math.inf if r < 0.3 else -math.inf]
     roots = [1.0, 0.7, 0.3]
-    tracks = [RadiusSearch(np.array([1.0]), np.array([guess]), 5.0, 1e-4) for guess in (1.0, 0.01, 100.0)]
+    searches = [RadiusSearch(np.array([1.0]), np.array([guess]), 5.0, 1e-4) for guess in (1.0, 0.01, 100.0)]
     checkpoints = []
 
-    def look(some: list[int], radii: np.ndarray) -> list[np.ndarray]:
+    def evaluate(some: list[int], radii: np.ndarray) -> list[np.ndarray]:
         checkpoints.append(len(some))
         return [np.array([curves[i](radius)]) for i, radius in zip(some, radii, strict=True)]
 
-    largest_radii(tracks, look, together=2)
-    for track, root in zip(tracks, roots, strict=True):
+    largest_radii(searches, evaluate, together=2)
+    for track, root in zip(searches, roots, strict=True):
         assert track.low <= root + 1e-12 and track.low >= root * (1 - 2e-4)
     assert max(checkpoints) == 2

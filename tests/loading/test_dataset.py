@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import cleverscore as cs
-from cleverscore.inputs.image_preprocessing import Framing
+from cleverscore.inputs.image_preprocessing import ImagePreprocessing
 from cleverscore.loading.dataset import open_data
 from cleverscore.loading.image_folder import framed
 from cleverscore.loading.row_selection import correct_rows, rows_of
@@ -86,7 +86,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_data_gives_the_same_inputs(kind: str, tmp_path: Path) -> None:
     write, order = KINDS[kind]
-    classifier = cs.Classifier(nets.conv_net(), input_shape=nets.SHAPE, preparation=Framing.like(nets.SHAPE))
+    classifier = cs.Classifier(nets.conv_net(), input_shape=nets.SHAPE, preparation=ImagePreprocessing.like(nets.SHAPE))
     name = write(tmp_path)
     images, labels = cs.load_data(name, classifier)
     assert images.dtype == np.float32 and np.array_equal(images, X[order])
@@ -122,23 +122,23 @@ def test_pictures_are_framed_as_the_usual_recipe_does() -> None:
     # The recipe, written out once more: shorter side to size / 0.875, then the centre.
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3)).astype(np.uint8)
     picture = Image.fromarray(pixels)
-    frame = Framing.like((3, 224, 224))
+    frame = ImagePreprocessing.like((3, 224, 224))
     assert frame is not None
     ratio = 256 / 300
     resized = picture.resize((round(400 * ratio), 256), Image.Resampling.BILINEAR)
     left = (resized.width - 224) // 2
     expected = np.asarray(resized.crop((left, 16, left + 224, 240)), np.float32).transpose(2, 0, 1) / 255
     assert np.array_equal(framed(picture, frame), expected)
-    last = Framing.like((224, 224, 3))
+    last = ImagePreprocessing.like((224, 224, 3))
     assert last is not None and np.array_equal(framed(picture, last), expected.transpose(1, 2, 0))
-    grey = Framing.like((1, 28, 28))
+    grey = ImagePreprocessing.like((1, 28, 28))
     assert grey is not None and framed(picture, grey).shape == (1, 28, 28) and grey.resize == 28
-    assert Framing.like((10,)) is None and Framing.like((5, 8, 8)) is None
+    assert ImagePreprocessing.like((10,)) is None and ImagePreprocessing.like((5, 8, 8)) is None
 
 
 def test_resize_is_an_option_of_a_folder(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((40, 50), np.uint8)).save(tmp_path / "0.png")
-    classifier = cs.Classifier(nets.conv_net(), input_shape=nets.SHAPE, preparation=Framing.like(nets.SHAPE))
+    classifier = cs.Classifier(nets.conv_net(), input_shape=nets.SHAPE, preparation=ImagePreprocessing.like(nets.SHAPE))
     assert cs.load_data(f"{tmp_path}?resize=10", classifier)[0].shape == (1, *nets.SHAPE)
     for name, words in ((f"{tmp_path}?resize=a", "shorter side"), (f"{tmp_path}?colour=1", "not an option")):
         with pytest.raises(cs.CleverError, match=words):

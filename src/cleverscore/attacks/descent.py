@@ -49,10 +49,10 @@ def descent(
         search.keep(known[None])
     rivals = _rivals(criterion, effort.searches, p)
     search.descend(criterion.x.expand(len(rivals), *criterion.x.shape), effort.iterations, rivals)
-    lost = (~torch.isfinite(search.sizes[0])).nonzero()[:, 0]
-    if len(lost):
+    failed = (~torch.isfinite(search.sizes[0])).nonzero()[:, 0]
+    if len(failed):
         found = criterion.x.clone()
-        found[lost] = far_starts(criterion.rows(lost), others, p=p, seed=seed)
+        found[failed] = far_starts(criterion.rows(failed), others, p=p, seed=seed)
         search.keep(found[None])
     generator = torch.Generator().manual_seed(seed)
     for number in range(effort.rounds):

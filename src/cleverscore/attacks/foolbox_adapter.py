@@ -144,21 +144,21 @@ def _fmn(foolbox: Any, criterion: Criterion, p: float, iterations: int, step: fl
     good, _found = criterion.reached(points, chunk_size=len(criterion))
     if bool(good.all()):
         return points
-    lost = (~good).nonzero()[:, 0]
-    rest = criterion.rows(lost)
+    failed = (~good).nonzero()[:, 0]
+    rest = criterion.rows(failed)
     _sizes, beyond = descend(
         rest.margins_and_gradients, rest.x, rest.x, p=p, steps=RESTART_STEPS, low=rest.low, high=rest.high
     )
-    there, _found = rest.reached(beyond, chunk_size=len(lost))
+    there, _found = rest.reached(beyond, chunk_size=len(failed))
     if not bool(there.any()):
         return points
-    lost, beyond = lost[there], beyond[there]
-    points[lost] = beyond
-    rest = criterion.rows(lost)
+    failed, beyond = failed[there], beyond[there]
+    points[failed] = beyond
+    rest = criterion.rows(failed)
     from eagerpy.astensor import astensor  # foolbox takes its own tensors here
 
     with suppress(AssertionError):  # in the coordinates of the box a point may be on the wrong side by a rounding error
-        points[lost] = _run(foolbox, rest, method, starting_points=astensor(_UnitBox(rest).units(beyond)))
+        points[failed] = _run(foolbox, rest, method, starting_points=astensor(_UnitBox(rest).units(beyond)))
     return points
 
 

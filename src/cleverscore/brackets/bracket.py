@@ -18,7 +18,14 @@ from cleverscore.brackets.agreement import above_attack, below_certificate, shar
 from cleverscore.brackets.masking import Sign, masking_signs, sign_above_attack
 from cleverscore.brackets.methods_table import methods_text
 from cleverscore.brackets.records import AttackRecord, CertificateRecord
-from cleverscore.brackets.run_bounds import aim, bracketed, checked_attacks, images_by_id, run_attacks, run_certificates
+from cleverscore.brackets.run_bounds import (
+    bracketed,
+    checked_attacks,
+    images_by_id,
+    run_attacks,
+    run_certificates,
+    target_or_any,
+)
 from cleverscore.brackets.tables import bracket_summary, bracket_table
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import box_of
@@ -175,8 +182,8 @@ def bracket(
     >>> bracket(classifier, images, clever(classifier, images, p="inf"), attacks=["fmn"]).consistent
     array([ True,  True])
     """
-    for head in scores:
-        checked_attacks(attacks, head.p)
+    for score in scores:
+        checked_attacks(attacks, score.p)
     box_of(region, classifier.bounds)
     x = classifier.inputs(images)
     by_id = images_by_id(classifier, x, scores)
@@ -206,7 +213,7 @@ def bracket_from(
     for proof in below:
         key = proof.input, proof.target, proof.p
         proofs[key] = float(np.nanmax([proofs[key], proof.radius]))
-    of_row = [attacks[row.input, aim(row)] for row in rows]
+    of_row = [attacks[row.input, target_or_any(row)] for row in rows]
 
     def smallest(lengths: Iterable[float]) -> float:
         return min(lengths, default=math.nan)
@@ -218,7 +225,7 @@ def bracket_from(
     return Bracket(
         scores=scores,
         rows=rows,
-        lower=np.array([proofs[row.input, aim(row), row.p] for row in rows], dtype=np.float64),
+        lower=np.array([proofs[row.input, target_or_any(row), row.p] for row in rows], dtype=np.float64),
         upper=np.array([smallest(r.length(row.p) for r in rs) for row, rs in zip(rows, of_row, strict=True)]),
         upper_l1=np.array([smallest(r.l1 for r in records) for records in of_row]),
         upper_l2=np.array([smallest(r.l2 for r in records) for records in of_row]),

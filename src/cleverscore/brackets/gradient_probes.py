@@ -43,7 +43,7 @@ class UntransformedModel:
         return self.classifier.logits(x)
 
 
-def behind_transform(classifier: Classifier, examples: Sequence[Example]) -> UntransformedModel:
+def untransformed(classifier: Classifier, examples: Sequence[Example]) -> UntransformedModel:
     """The model to be probed."""
     plain = copy.copy(classifier)
     plain.transform = plain.transform_backward = None
@@ -87,34 +87,34 @@ class ProbeStats:
         return self.example.margins[0]
 
 
-def look(behind: UntransformedModel, example: Example, ball: LpBall, seed: int) -> ProbeStats:
+def probe(model: UntransformedModel, example: Example, ball: LpBall, seed: int) -> ProbeStats:
     """Follow gradients and small steps at the input and at points of its ball."""
     around = ball.points(example.x, count=POINTS - 1, seed=seed, input_id=example.input_id, block=UNUSED_BLOCK, tile=0)
-    points = behind.before(torch.cat([example.x[None], around])).detach().to(behind.dtype)
+    points = model.before(torch.cat([example.x[None], around])).detach().to(model.dtype)
     pair = [example.predicted, example.targets[0]]
     points.requires_grad_(True)
     with torch.enable_grad():
-        logits = behind.logits(points)[:, pair]
+        logits = model.logits(points)[:, pair]
         margins = logits[:, 0] - logits[:, 1]
         gradient = torch.autograd.grad(margins.sum(), points, allow_unused=True)[0]
     logits, margins, points = logits.detach().double(), margins.detach().double(), points.detach()
     slope = (torch.zeros_like(points) if gradient is None else gradient).flatten(1).double()
     steepness = slope.norm(dim=1)
-    noise = torch.finfo(behind.dtype).eps * logits.abs().amax(1).clamp_min(1e-30)
+    noise = torch.finfo(model.dtype).eps * logits.abs().amax(1).clamp_min(1e-30)
 
     def moved(steps: torch.Tensor) -> torch.Tensor:
         """The two logits (m, n, 2) after steps (m, n, d) from the points."""
         many = (points.flatten(1).double() + steps).to(points.dtype)
         with torch.no_grad():
-            found = [behind.logits(part.reshape(points.shape))[:, pair] for part in many]
+            found = [model.logits(part.reshape(points.shape))[:, pair] for part in many]
         return torch.stack(found).double()
 
     dim = slope.shape[1]
     stream = philox((seed, DIRECTION_STREAM), (0, 0, 0, example.input_id))
     normal = torch.from_numpy(stream.standard_normal((DIRECTIONS, POINTS, dim))).to(slope)
-    width = _width(behind.classifier, example.x)
+    width = _width(model.classifier, example.x)
 
-    tiny = TINY_STEP[behind.dtype] * width * normal[:2].sign()
+    tiny = TINY_STEP[model.dtype] * width * normal[:2].sign()
     still = (moved(tiny) == logits).all(2)
     # A change too small for the numbers to show is no plateau.
     visible = ((tiny * slope).sum(2).abs() > 16.0 * noise) | (steepness == 0.0)

@@ -17,7 +17,7 @@ import torch
 
 from cleverscore.attacks.attack import Attacked
 from cleverscore.brackets.agreement import above_attack
-from cleverscore.brackets.gradient_probes import ProbeStats, behind_transform, look
+from cleverscore.brackets.gradient_probes import ProbeStats, probe, untransformed
 from cleverscore.errors import InputError
 from cleverscore.inputs.balls import LpBall
 from cleverscore.inputs.examples import prepare
@@ -111,10 +111,10 @@ def masking_signs(
             )
     ball = LpBall(parse_norm(p), radius)
     examples = prepare(classifier, images, targets="runner_up", ids=ids, seed=seed)
-    behind = behind_transform(classifier, examples)
+    model = untransformed(classifier, examples)
     shown: dict[str, dict[int, float]] = {kind: {} for kind in _SENTENCES}
     for example in examples:
-        cause = _cause(look(behind, example, ball, seed))
+        cause = _cause(probe(model, example, ball, seed))
         if cause is not None:
             shown[cause[0]][example.input_id] = cause[1]
     signs = [_sign(kind, evidence) for kind, evidence in shown.items() if evidence]

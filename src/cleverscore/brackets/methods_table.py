@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cleverscore.brackets.agreement import crossed_words
-from cleverscore.brackets.run_bounds import aim
+from cleverscore.brackets.run_bounds import target_or_any
 from cleverscore.norms import norm_name
 from cleverscore.scores.tables import class_word, label_word, remarks, score_words
 from cleverscore.scores.text_table import number, table
@@ -63,7 +63,7 @@ def _table(brackets: tuple[Bracket, ...]) -> str:
 
 
 def _key(row: Score) -> tuple[int, float, int | None]:
-    return row.input, row.p, aim(row)
+    return row.input, row.p, target_or_any(row)
 
 
 def _cells(bracket: Bracket) -> Iterator[tuple[tuple[int, float, int | None], str]]:

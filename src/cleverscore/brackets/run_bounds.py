@@ -31,7 +31,7 @@ def bracketed(scores: Scores) -> tuple[Score, ...]:
     return smallest or scores.rows
 
 
-def aim(row: Score) -> int | None:
+def target_or_any(row: Score) -> int | None:
     """The class that an attack has to reach; None for any other than the predicted one."""
     return None if takes_smallest(row.target_kind) else row.target
 
@@ -93,10 +93,10 @@ def run_attacks(
                     row
                     for row in rows
                     if row.p == p
-                    and (aim(row) is not None) == targeted
-                    and (row.input, aim(row), name, run) not in seen
+                    and (target_or_any(row) is not None) == targeted
+                    and (row.input, target_or_any(row), name, run) not in seen
                 ]
-                seen |= {(row.input, aim(row), name, run) for row in todo}
+                seen |= {(row.input, target_or_any(row), name, run) for row in todo}
                 for start in range(0, len(todo), ATTACKED_TOGETHER):
                     part = todo[start : start + ATTACKED_TOGETHER]
                     yield _attacked(classifier, images, part, chosen, run, seed, on_adversarial)
@@ -125,14 +125,14 @@ def _attacked(
 ) -> list[AttackRecord]:
     x = torch.stack([images[row.input] for row in rows])
     short, preset = split_attack(chosen) if isinstance(chosen, str) else (chosen, "paper")
-    targets = None if aim(rows[0]) is None else [row.target for row in rows]
+    targets = None if target_or_any(rows[0]) is None else [row.target for row in rows]
     result = attack(classifier, x, short, p=p, targets=targets, preset=preset, seed=seed)
     steps = (result.adversarial.to(x) - x).flatten(1).double()
     lengths = torch.linalg.vector_norm(steps, p, dim=1).cpu().numpy()
     records = [
         AttackRecord(
             input=row.input,
-            target=aim(row),
+            target=target_or_any(row),
             name=attack_name(chosen),
             p=p,
             found=int(result.found[i]),
@@ -171,7 +171,7 @@ def run_certificates(
             row
             for row in rows
             if (row.p, row.radius, row.target_kind) == (p, radius, kind)
-            and (row.input, aim(row), method, p) not in done
+            and (row.input, target_or_any(row), method, p) not in done
         ]
         counted = region if certifies_box(method, p) else "ball"
         for start in range(0, len(todo), CERTIFIED_TOGETHER):
@@ -180,14 +180,16 @@ def run_certificates(
             targets = kind if takes_smallest(kind) else [[row.target] for row in part]
             found = certify(classifier, x, p=p, targets=targets, method=method, limit=radius, region=counted)
             yield [
-                CertificateRecord(row.input, aim(row), method, p, float(found.radius[i]), found.seconds / len(part))
+                CertificateRecord(
+                    row.input, target_or_any(row), method, p, float(found.radius[i]), found.seconds / len(part)
+                )
                 for i, row in enumerate(part)
             ]
 
 
 def images_by_id(classifier: Classifier, images: torch.Tensor, scores: Scores) -> dict[int, torch.Tensor]:
     """The input of each id in `scores`, which hold them in the same order; refuses other inputs."""
-    predicted = {head.input: head.predicted for head in scores}
+    predicted = {score.input: score.predicted for score in scores}
     if len(predicted) != len(images):
         raise InputError(
             f"there are {len(images)} inputs and scores of {len(predicted)}; pass the inputs that were scored, in order"

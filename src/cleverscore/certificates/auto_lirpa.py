@@ -25,7 +25,7 @@ class _Logits(torch.nn.Module):
         return self.classifier.logits(x)
 
 
-def auto_lirpa_radii(classifier: Classifier, examples: list[Example], asked: CertificateRequest) -> list[Floats]:
+def auto_lirpa_radii(classifier: Classifier, examples: list[Example], request: CertificateRequest) -> list[Floats]:
     """Certified radii (T,) of each input, by the library's CROWN and the same search."""
     try:
         from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
@@ -45,20 +45,20 @@ def auto_lirpa_radii(classifier: Classifier, examples: list[Example], asked: Cer
     for i, example in enumerate(examples):
         rows = objectives(example, logits.shape[1])
         margins = (rows @ logits[i].double()).cpu().numpy() - hidden[i]
-        slopes = gradient_norms(classifier, example, asked.p)
-        parts = [range(len(rows))] if asked.smallest else [range(j, j + 1) for j in range(len(rows))]
+        slopes = gradient_norms(classifier, example, request.p)
+        parts = [range(len(rows))] if request.smallest else [range(j, j + 1) for j in range(len(rows))]
         found = np.zeros(len(rows))
         for part in parts:
             chosen = rows[list(part)][None].to(x.dtype)
 
-            def look(some: list[int], at: Floats) -> list[Floats]:
-                ball = PerturbationLpNorm(norm=asked.p, eps=float(at[0]))
+            def evaluate(some: list[int], at: Floats) -> list[Floats]:
+                ball = PerturbationLpNorm(norm=request.p, eps=float(at[0]))
                 point = BoundedTensor(x[i : i + 1], ball)  # noqa: B023
                 low, _ = bounded.compute_bounds(x=(point,), C=chosen, method="CROWN", bound_upper=False)  # noqa: B023
                 return [low[0].detach().double().cpu().numpy() - hidden[i]]  # noqa: B023
 
-            track = RadiusSearch(margins[list(part)], slopes[list(part)], asked.limit, asked.precision)
-            largest_radii([track], look, together=1)
-            found[list(part)] = track.best if asked.smallest else track.low
+            search = RadiusSearch(margins[list(part)], slopes[list(part)], request.limit, request.precision)
+            largest_radii([search], evaluate, together=1)
+            found[list(part)] = search.best if request.smallest else search.low
         radii.append(found)
     return radii

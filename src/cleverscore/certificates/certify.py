@@ -91,8 +91,10 @@ def certify(
     _check(classifier, method, limit, precision, region, p)
     examples = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
     threads = checked_workers(classifier.device, workers)
-    asked = CertificateRequest(p, float(limit), float(precision), takes_smallest(target_kind(targets)), region, threads)
-    per_target = tuple(_RADII[method](classifier, examples, asked))
+    request = CertificateRequest(
+        p, float(limit), float(precision), takes_smallest(target_kind(targets)), region, threads
+    )
+    per_target = tuple(_RADII[method](classifier, examples, request))
     return Certificates(
         method=method,
         p=p,

@@ -31,37 +31,38 @@ from cleverscore.norms import dual_exponent
 MOST_UNITS = 2**13  # the Gram matrix of so many takes 0.5 GB
 
 
-def norm_product_radii(classifier: Classifier, examples: list[Example], asked: CertificateRequest) -> list[Floats]:
+def norm_product_radii(classifier: Classifier, examples: list[Example], request: CertificateRequest) -> list[Floats]:
     """Radii (T,) of each input from the product of the layers' operator norms: one constant for the whole space."""
     graph = trace(classifier, tuple(examples[0].x.shape), torch.float64)
     found = margins(classifier, graph, examples)
     rows = torch.cat([objectives(example, graph.nodes[-1].shape[0]) for example in examples])
-    constants = np.split(lipschitz(graph, rows, asked.p), np.cumsum([len(margin) for margin in found])[:-1])
+    constants = np.split(lipschitz(graph, rows, request.p), np.cumsum([len(margin) for margin in found])[:-1])
     return [
-        np.clip(margin / np.maximum(constant, np.finfo(np.float64).tiny), 0.0, asked.limit)
+        np.clip(margin / np.maximum(constant, np.finfo(np.float64).tiny), 0.0, request.limit)
         for margin, constant in zip(found, constants, strict=True)
     ]
 
 
-def local_lipschitz_radii(classifier: Classifier, examples: list[Example], asked: CertificateRequest) -> list[Floats]:
+def local_lipschitz_radii(classifier: Classifier, examples: list[Example], request: CertificateRequest) -> list[Floats]:
     """Radii (T,) of each input: the largest r with r * L(r) <= margin, for each target."""
     graph = trace(classifier, tuple(examples[0].x.shape), torch.float64)
-    hidden = OneHiddenLayer(graph, classifier.name, dual_exponent(asked.p))
+    hidden = OneHiddenLayer(graph, classifier.name, dual_exponent(request.p))
     radii = []
     for example, margin in zip(examples, margins(classifier, graph, [*examples]), strict=True):
         rows = objectives(example, graph.nodes[-1].shape[0]) @ hidden.outer
         centre = hidden.inside(stacked([example]))
-        slopes = gradient_norms(classifier, example, asked.p)
-        tracks = [
-            RadiusSearch(margin[j : j + 1], slopes[j : j + 1], asked.limit, asked.precision) for j in range(len(margin))
+        slopes = gradient_norms(classifier, example, request.p)
+        searches = [
+            RadiusSearch(margin[j : j + 1], slopes[j : j + 1], request.limit, request.precision)
+            for j in range(len(margin))
         ]
 
-        def look(some: list[int], at: Floats) -> list[Floats]:
+        def evaluate(some: list[int], at: Floats) -> list[Floats]:
             found = [hidden.gradient(rows[j], centre, radius) for j, radius in zip(some, at, strict=True)]  # noqa: B023
             return [margin[j : j + 1] - r * bound for j, r, bound in zip(some, at, found, strict=True)]  # noqa: B023
 
-        largest_radii(tracks, look, together=len(tracks))
-        radii.append(np.array([track.low for track in tracks]))
+        largest_radii(searches, evaluate, together=len(searches))
+        radii.append(np.array([search.low for search in searches]))
     return radii
 
 

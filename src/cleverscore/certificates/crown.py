@@ -117,7 +117,7 @@ class Bounder:
         return lines
 
     def prepare(self, q: float) -> None:
-        """Find the norms that every look needs; after this, looks may run side by side."""
+        """Find the norms that every evaluation needs; after this, evaluations may run side by side."""
         for v in self.users:
             if self.affine[v]:
                 self.norms(v, q)

@@ -30,55 +30,55 @@ from cleverscore.norms import dual_exponent
 TOGETHER_NUMBERS = 2**18
 
 
-def crown_radii(classifier: Classifier, examples: list[Example], asked: CertificateRequest) -> list[Floats]:
+def crown_radii(classifier: Classifier, examples: list[Example], request: CertificateRequest) -> list[Floats]:
     """Certified radii (T,) of each input for each of its targets."""
     shape = tuple(examples[0].x.shape)
     exact = trace(classifier, shape, torch.float64)
     num_classes = exact.nodes[-1].shape[0]
     found = margins(classifier, exact, examples)
     bounder = make_bounder(classifier, exact, shape)
-    if exact.affine[-1] and asked.region == "ball":
+    if exact.affine[-1] and request.region == "ball":
         return [
             np.where(
                 margin > 0,
-                np.minimum(margin / _norms(bounder, objectives(example, num_classes), asked.p), asked.limit),
+                np.minimum(margin / _norms(bounder, objectives(example, num_classes), request.p), request.limit),
                 0,
             )
             for example, margin in zip(examples, found, strict=True)
         ]
-    if asked.smallest:
+    if request.smallest:
         pairs = [(i, example) for i, example in enumerate(examples)]
     else:  # every target has a radius of its own, so it is searched for on its own
         pairs = [(i, replace(s, targets=(j,), margins=(m,))) for i, s in enumerate(examples)
                  for j, m in zip(s.targets, s.margins, strict=True)]  # fmt: skip
         found = [margin[k : k + 1] for margin in found for k in range(len(margin))]
-    tracks = [
+    searches = [
         RadiusSearch(
-            margin, gradient_norms(classifier, example, asked.p), asked.limit, asked.precision, len(bounder.users)
+            margin, gradient_norms(classifier, example, request.p), request.limit, request.precision, len(bounder.users)
         )
         for margin, (_, example) in zip(found, pairs, strict=True)
     ]
     x = stacked(examples)
     hidden = hidden_by_rounding(classifier, exact, examples)
     rows = [objectives(example, num_classes) for _, example in pairs]
-    box = box_of(asked.region, classifier.bounds)
+    box = box_of(request.region, classifier.bounds)
 
     @torch.no_grad()
-    def look(some: list[int], radii: Floats) -> list[Floats]:
+    def evaluate(some: list[int], radii: Floats) -> list[Floats]:
         which = [pairs[i][0] for i in some]
         counts = [len(rows[i]) for i in some]
         owner = torch.repeat_interleave(torch.tensor(counts)).to(x.device)
-        region = Region(x[which], torch.from_numpy(radii).to(x.device), dual_exponent(asked.p), box)
+        region = Region(x[which], torch.from_numpy(radii).to(x.device), dual_exponent(request.p), box)
         bounds = bounder.margins(region, torch.cat([rows[i] for i in some]), owner) - hidden[which][owner]
         return [part.cpu().numpy() for part in torch.split(bounds, counts)]
 
     if box is None:
-        bounder.prepare(dual_exponent(asked.p))
+        bounder.prepare(dual_exponent(request.p))
     together = max(1, TOGETHER_NUMBERS // sum(math.prod(node.shape) for node in exact.nodes))
-    largest_radii(tracks, look, together=together, workers=asked.workers)
-    if asked.smallest:
-        return [np.maximum(track.best, track.low) for track in tracks]
-    radii = [track.low for track in tracks]
+    largest_radii(searches, evaluate, together=together, workers=request.workers)
+    if request.smallest:
+        return [np.maximum(search.best, search.low) for search in searches]
+    radii = [search.low for search in searches]
     ends = np.cumsum([len(example.targets) for example in examples])[:-1]
     return np.split(np.array(radii), ends)
 

@@ -1,9 +1,9 @@
 """The largest radius at which bounds still hold, for many inputs at once.
 
 A bound m(r) starts at the margin and falls. What it has lost, margin - m(r), is close to a power of r, so log r is
-interpolated as a function of the logarithm of the loss, where that equals the margin. The last two looks lie a
-precision apart. Six looks are usual for a precision of 1e-3, where bisection takes
-twelve; each is a pass through the network.
+interpolated as a function of the logarithm of the loss, where that equals the margin. The last two
+evaluations lie a precision apart. Six evaluations are usual for a precision of 1e-3, where bisection takes twelve; each
+is a pass through the network.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from cleverscore.certificates.request import Floats
 from cleverscore.threads import pool
 
-MOST_LOOKS = 60
+MOST_EVALUATIONS = 60
 LOOSER = (
     0.7  # per bend; measured on the shipped networks: the radius is 0.5 of margin / gradient for one, 0.09 for eight
 )
@@ -43,9 +43,9 @@ class RadiusSearch:
     low: float = 0.0
     high: float = math.inf
     best: Floats = field(init=False)
-    checkpoints: list[tuple[float, Floats]] = field(default_factory=list)
-    held: bool = True  # the last look
-    streak: int = 0  # looks in a row that ended like it
+    evaluations: list[tuple[float, Floats]] = field(default_factory=list)
+    feasible: bool = True  # whether all bounds held at the last evaluation
+    streak: int = 0  # evaluations in a row that ended like it
 
     def __post_init__(self) -> None:
         self.best = np.zeros_like(self.margins)
@@ -59,32 +59,32 @@ class RadiusSearch:
             self.low >= self.limit
             or self.high <= self.low * (1.0 + self.precision)
             or self.high <= np.finfo(np.float64).tiny
-            or len(self.checkpoints) >= MOST_LOOKS
+            or len(self.evaluations) >= MOST_EVALUATIONS
         )
 
     def next(self) -> float:
-        """The radius to look at next."""
+        """The radius to evaluate next."""
         guess = min(self._root(target) for target in range(len(self.margins)))
-        # Near an end of the bracket the look that ends the search is a precision away from that end; where that end
-        # only moved on, the interpolation was wrong, and steps grow.
+        # Near an end of the bracket the evaluation that ends the search is a precision away from that end; where that
+        # end only moved on, the interpolation was wrong, and steps grow.
         step = min(0.95 * self.precision * STRIDE ** max(0, self.streak - 1), GROWTH - 1.0)
         nearest, guess = self.low * (1.0 + step), guess * (1.0 - 0.4 * self.precision)
         if math.isinf(self.high):
             most = GROWTH * self.low if self.low > 0 else math.inf
             return min(max(guess, nearest), most, self.limit)
         farthest, middle = self.high / (1.0 + step), 0.5 * (self.low + self.high)
-        if self.held and guess < nearest:
+        if self.feasible and guess < nearest:
             return min(nearest, middle) if self.streak > 1 else nearest
-        if not self.held and guess > farthest:
+        if not self.feasible and guess > farthest:
             return max(farthest, middle) if self.streak > 1 else farthest
         return float(np.clip(guess, self.low + 0.02 * (middle - self.low), self.high - 0.02 * (self.high - middle)))
 
     def note(self, radius: float, bounds: Floats) -> None:
         """Record the bounds at a radius, one per target (T,)."""
-        self.checkpoints.append((radius, bounds))
+        self.evaluations.append((radius, bounds))
         holds = bounds > 0
-        self.streak = self.streak + 1 if self.held == bool(holds.all()) else 1
-        self.held = bool(holds.all())
+        self.streak = self.streak + 1 if self.feasible == bool(holds.all()) else 1
+        self.feasible = bool(holds.all())
         self.best = np.where(holds, np.maximum(self.best, radius), self.best)
         if bool(holds.all()):
             self.low = max(self.low, radius)
@@ -96,7 +96,7 @@ class RadiusSearch:
         margin, slope = float(self.margins[target]), float(self.slopes[target])
         points = [
             (math.log((margin - float(bounds[target])) / margin), math.log(radius))
-            for radius, bounds in self.checkpoints
+            for radius, bounds in self.evaluations
             if math.isfinite(bounds[target]) and bounds[target] < margin
         ]
         points = sorted(dict(points).items(), key=lambda point: abs(point[0]))[:3]
@@ -119,21 +119,25 @@ def _interpolated(points: list[tuple[float, float]]) -> float:
 
 
 def largest_radii(
-    tracks: list[RadiusSearch], look: Callable[[list[int], Floats], list[Floats]], *, together: int, workers: int = 1
+    searches: list[RadiusSearch],
+    evaluate: Callable[[list[int], Floats], list[Floats]],
+    *,
+    together: int,
+    workers: int = 1,
 ) -> None:
     """Run searches to their end, `together` at a time on each of some threads.
 
-    `look` gives the bounds of some tracks (numbers) at a radius each.
+    `evaluate` gives the bounds of some searches (numbers) at a radius each.
     """
 
     def run(some: list[int]) -> None:
-        while waiting := [i for i in some if not tracks[i].done]:
-            radii = np.array([tracks[i].next() for i in waiting])
-            for i, radius, bounds in zip(waiting, radii, look(waiting, radii), strict=True):
-                tracks[i].note(float(radius), bounds)
+        while waiting := [i for i in some if not searches[i].done]:
+            radii = np.array([searches[i].next() for i in waiting])
+            for i, radius, bounds in zip(waiting, radii, evaluate(waiting, radii), strict=True):
+                searches[i].note(float(radius), bounds)
 
-    size = max(1, min(together, -(-len(tracks) // workers)))
-    groups = [list(range(start, min(start + size, len(tracks)))) for start in range(0, len(tracks), size)]
+    size = max(1, min(together, -(-len(searches) // workers)))
+    groups = [list(range(start, min(start + size, len(searches)))) for start in range(0, len(searches), size)]
     if workers == 1:
         for group in groups:
             run(group)

@@ -156,9 +156,9 @@ def _remember_selection(store: Store, correct_only: bool) -> None:
 
     meta, words = store.meta, "inputs that the model classifies correctly, no others"
     if store.done() and bool(meta.get("selection")) != correct_only:
-        way = "with" if correct_only else "without"
+        now = "with" if correct_only else "without"
         raise StoreError(
-            f"{store.folder} holds a run whose inputs were chosen otherwise ({way} --correct-only now): its accuracy "
+            f"{store.folder} holds a run whose inputs were chosen otherwise ({now} --correct-only now): its accuracy "
             "would mean nothing; choose another --out, or --fresh to start over"
         )
     if correct_only:
@@ -227,7 +227,7 @@ def _compute(
     """Compute what is missing, and say which signs of masked gradients were told; Ctrl-C ends the program."""
     from cleverscore.progress import progress
     from cleverscore.runs.add_bounds import probed_signs, run_bounds
-    from cleverscore.runs.forecast import LONG_SECONDS, plan_work, shorter_ways
+    from cleverscore.runs.forecast import LONG_SECONDS, plan_work, shorter_options
     from cleverscore.runs.signals import stopping
 
     missing = study.missing(store)
@@ -247,7 +247,7 @@ def _compute(
             if work.words:
                 note(f"to do: {work.words}")
             if work.forecast.seconds > LONG_SECONDS:
-                note(f"shorter: {shorter_ways(study, preset)}")
+                note(f"shorter: {shorter_options(study, preset)}")
             activity = next(iter(study.settings.values())).estimator.activity
             with progress(work.units, activity, lines=True) as on_units:
                 run(

@@ -206,12 +206,12 @@ def _require_smooth(classifier: Classifier, example: Example, ball: LpBall, seed
     )
     shares = (torch.arange(SEGMENT, device=end.device, dtype=end.dtype) + 0.5) / SEGMENT
     shares = torch.cat([torch.tensor([0.0, 1.0]).to(shares), shares]).reshape(-1, *[1] * example.x.ndim)
-    way = end - example.x
-    points = (example.x + shares * way).detach().requires_grad_(True)
+    segment = end - example.x
+    points = (example.x + shares * segment).detach().requires_grad_(True)
     with torch.enable_grad():
         logits = classifier.logits(points)
     gradient = _gradient(logits, points, example.predicted, example.targets[0])
-    product = _hessian_product(gradient, points, way.flatten(1).expand(len(points), -1))
+    product = _hessian_product(gradient, points, segment.flatten(1).expand(len(points), -1))
     flat = gradient.detach().flatten(1)
     change = flat[1] - flat[0]
     unexplained = change - product[2:].mean(0)

@@ -127,8 +127,8 @@ def crossing(network: Network, point: Array) -> Array | None:
         slope = cell(network, network.phases(moved))[2]
         norm = float(np.abs(slope).sum() if math.isinf(network.p) else slope @ slope)
         if norm > 0.0 and margin <= largest:
-            way = np.sign(slope) if math.isinf(network.p) else slope
-            moved = moved - way * (margin / norm) * (1.0 + 1e-9 + size)
+            direction = np.sign(slope) if math.isinf(network.p) else slope
+            moved = moved - direction * (margin / norm) * (1.0 + 1e-9 + size)
             if network.layers(moved[None])[-1][0, 0] <= 0.0:
                 return moved
     return None

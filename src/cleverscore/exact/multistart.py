@@ -1,6 +1,6 @@
 """Dense multi-start maximisation over a ball, in float64: the reference where nothing exact exists.
 
-Every start climbs by itself, x <- P(x + step * direction), with the steepest direction of its norm; a step that does
+Every start ascends by itself, x <- P(x + step * direction), with the steepest direction of its norm; a step that does
 not raise its value is halved, one that does is lengthened, so values never fall. It finds local maxima to many digits
 and misses the global one only if no start lies in its basin: an answer is a lower bound of a maximum.
 """
@@ -59,7 +59,7 @@ def directions(gradients: torch.Tensor, p: float) -> torch.Tensor:
 
 
 @one_thread()  # these networks are so small that threads wait for each other longer than they work
-def climb(
+def ascend(
     objective: Objective, offsets: torch.Tensor, *, p: float, radius: float, steps: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Climb from every row (n, d) of `offsets` within the ball around 0: the final rows and their values (n,)."""
@@ -109,8 +109,8 @@ def starts(
         seen = spread[2::2]
         mixed = torch.randn(len(seen), len(rows), dtype=torch.float64, generator=generator)
         # Rows of length 1, so that units with small weights have their turn as well.
-        ways = mixed @ (rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(1e-300))
-        spread[2::2] = project(LARGE * directions(ways, p), p, 1.0)
+        combined = mixed @ (rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(1e-300))
+        spread[2::2] = project(LARGE * directions(combined, p), p, 1.0)
     spread[0] = 0.0
     return spread * radius
 
@@ -136,9 +136,9 @@ def dense_multistart_lipschitz(
     steps: int = 60,
     seed: int = 0,
 ) -> Exact:
-    """The largest ||grad(f_c - f_j)||_q that `count` climbs find in B_p(x0, radius); for twice differentiable networks.
+    """The largest ||grad(f_c - f_j)||_q in B_p(x0, radius) that `count` ascents find.
 
-    `high` is infinite: nothing is proved, though for networks of a few dozen inputs the value is reliable.
+    The network has to be twice differentiable. `high` is infinite: nothing is proved, though for networks of a few dozen inputs the value is reliable.
 
     >>> smooth = Classifier(torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Softplus(), torch.nn.Linear(8, 2)))
     >>> target = 1 - int(smooth(torch.zeros(1, 3)).argmax())
@@ -159,15 +159,15 @@ def dense_multistart_lipschitz(
         return dual_norms(gradients, q) if q != 2.0 else gradients.square().sum(1).clamp_min(1e-300).sqrt()
 
     spread = starts(x.numel(), count, p=p, radius=radius, seed=seed, rows=first_rows(classifier, x)).to(x.device)
-    ends, values = climb(slope, spread, p=p, radius=radius, steps=steps)
-    # Sharp softplus units make many small hills: the best climbs start again from nearby, then go to the last digit.
+    ends, values = ascend(slope, spread, p=p, radius=radius, steps=steps)
+    # Sharp softplus units make many small hills: the best ascents start again from nearby, then go to the last digit.
     for reach in HOPS:
         best = values.topk(max(1, count // 8)).indices
         again = ends[best].repeat(8, 1)[:count] + reach * spread[: 8 * len(best)]
-        hopped, higher = climb(slope, again, p=p, radius=radius, steps=steps)
+        hopped, higher = ascend(slope, again, p=p, radius=radius, steps=steps)
         ends, values = torch.cat([ends[best], hopped]), torch.cat([values[best], higher])
     best = values.topk(min(8, count)).indices
-    ends, values = climb(slope, ends[best], p=p, radius=radius, steps=2 * steps)
+    ends, values = ascend(slope, ends[best], p=p, radius=radius, steps=2 * steps)
     top = int(values.argmax())
     value = float(values[top])
     return Exact(value, value, math.inf, time.perf_counter() - began, target, x + ends[top].view(x.shape))
@@ -184,9 +184,9 @@ def dense_multistart_distortion(
     seed: int = 0,
     accuracy: float = 1e-4,
 ) -> Exact:
-    """The smallest ||delta||_p at which climbs of f_j - f_c reach 0, by bisection of the radius: an attack.
+    """The smallest ||delta||_p at which ascents of f_j - f_c reach 0, by bisection of the radius: an attack.
 
-    count, steps    climbs at each radius, and their length.
+    count, steps    ascents at each radius, and their length.
     accuracy        relative, of the bisection.
     `low` is 0: nothing is proved. `point` has the target's logit at or above the predicted one's, in float64.
     """
@@ -235,7 +235,7 @@ def _shortest(
     radius = limit if math.isfinite(limit) else linear
     ends = unit * radius
     for attempt in range(80):
-        ends, values = climb(lead, ends, p=p, radius=radius, steps=steps)
+        ends, values = ascend(lead, ends, p=p, radius=radius, steps=steps)
         top = int(values.argmax())
         if float(values[top]) >= 0.0:
             found = ends[top]

@@ -42,12 +42,12 @@ def nearest(matrix: Array, offset: Array, p: float) -> Array | None:
 def _least_squares(matrix: Array, offset: Array) -> Array | None:
     """Lawson & Hanson's least distance programming: the residual of one non-negative least-squares problem."""
     stacked = np.vstack([matrix.T, -offset[None]])
-    aim = np.zeros(len(stacked))
-    aim[-1] = 1.0
-    weights, residual = nnls(stacked, aim)
+    wanted = np.zeros(len(stacked))
+    wanted[-1] = 1.0
+    weights, residual = nnls(stacked, wanted)
     if residual <= EMPTY:
         return None
-    rest = stacked @ weights - aim
+    rest = stacked @ weights - wanted
     point: Array = -rest[:-1] / rest[-1]
     return point
 

@@ -12,7 +12,7 @@ RESAMPLINGS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  #
 
 
 @dataclass(frozen=True)
-class Framing:
+class ImagePreprocessing:
     """Resize, then cut out the centre.
 
     size            (height, width) of the input.
@@ -39,10 +39,10 @@ class Framing:
         return f"{first}centre {height} x {width}, {'RGB' if self.channels == 3 else 'grey'} from 0 to 1"
 
     @classmethod
-    def like(cls, shape: Sequence[int] | None) -> Framing | None:
-        """The usual framing for inputs of a shape, or None where they are no pictures.
+    def like(cls, shape: Sequence[int] | None) -> ImagePreprocessing | None:
+        """The usual preprocessing for inputs of a shape, or None where they are no pictures.
 
-        >>> print(Framing.like((3, 224, 224)))
+        >>> print(ImagePreprocessing.like((3, 224, 224)))
         shorter side to 256 (bilinear), centre 224 x 224, RGB from 0 to 1
         """
         if shape is None or len(shape) != 3:

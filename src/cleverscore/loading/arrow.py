@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from cleverscore.errors import LoadError, MissingExtraError
-from cleverscore.inputs.image_preprocessing import Framing
-from cleverscore.loading.image_folder import framed, open_picture
+from cleverscore.inputs.image_preprocessing import ImagePreprocessing
+from cleverscore.loading.image_folder import open_picture, preprocessed
 from cleverscore.loading.safe_files import reading
 from cleverscore.loading.sources import Images, Source, array_source, checked_inputs, checked_labels, named_labels
 
@@ -127,14 +127,16 @@ def _pictures(values: Any, where: str, preparation: Any, labels: Any, names: Any
         return content
 
     first = open_picture(bytes_of(0), where)
-    own = Framing((first.height, first.width), 1 if first.mode in ("1", "L") else 3, resize=None)
-    frame = preparation if isinstance(preparation, Framing) else own
+    own = ImagePreprocessing((first.height, first.width), 1 if first.mode in ("1", "L") else 3, resize=None)
+    preprocessing = preparation if isinstance(preparation, ImagePreprocessing) else own
 
     def read(rows: Sequence[int]) -> Images:
-        return np.stack([framed(open_picture(bytes_of(row), f"row {row} of {where}"), frame) for row in rows])
+        return np.stack(
+            [preprocessed(open_picture(bytes_of(row), f"row {row} of {where}"), preprocessing) for row in rows]
+        )
 
     def fingerprint() -> str:
-        digest = hashlib.sha256(repr((len(values), frame)).encode())
+        digest = hashlib.sha256(repr((len(values), preprocessing)).encode())
         for row in range(len(values)):
             digest.update(bytes_of(row))
         return digest.hexdigest()[:16]

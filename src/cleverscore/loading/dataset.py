@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cleverscore.errors import LoadError
-from cleverscore.inputs.image_preprocessing import Framing
+from cleverscore.inputs.image_preprocessing import ImagePreprocessing
 from cleverscore.loading import safe_files as files
 from cleverscore.loading.arrow import arrow_source, is_dataset_folder
 from cleverscore.loading.csv import table_source
@@ -35,7 +35,7 @@ def load_data(data: str | Path, classifier: Classifier | None = None) -> tuple[I
 
     data        npz, npy, safetensors or csv, a folder of pictures, a saved Hugging Face data set, "mnist:FOLDER",
                 "cifar10:FOLDER" or "zoo:mnist" (docs/models.md).
-    classifier  what the data is for: pictures are framed, texts embedded and classes numbered as it asks.
+    classifier  what the data is for: pictures are preprocessed, texts embedded and classes numbered as it asks.
 
     >>> images, labels = load_data("zoo:mnist")
     >>> images.shape
@@ -82,8 +82,8 @@ def _folder(path: Path, classifier: Classifier | None, options: dict[str, str]) 
     preparation, names = _asked(classifier)
     if is_dataset_folder(path):
         return arrow_source(path, preparation, names, options)
-    framing = with_options(preparation if isinstance(preparation, Framing) else None, options)
-    return picture_source(path, framing, names)
+    preprocessing = with_options(preparation if isinstance(preparation, ImagePreprocessing) else None, options)
+    return picture_source(path, preprocessing, names)
 
 
 def _asked(classifier: Classifier | None) -> tuple[Any, tuple[str, ...] | None]:

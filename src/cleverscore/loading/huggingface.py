@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from cleverscore.errors import InputError, LoadError, MissingExtraError
-from cleverscore.inputs.image_preprocessing import RESAMPLINGS, Framing
+from cleverscore.inputs.image_preprocessing import RESAMPLINGS, ImagePreprocessing
 from cleverscore.loading.safe_files import reading
 
 # Embeddings are of order one; a row of such numbers marks padding, whatever the perturbation.
@@ -105,8 +105,8 @@ def _pictures(path: Path, model: Any, transformers: Any) -> dict[str, Any]:
     processor = transformers.AutoImageProcessor.from_pretrained(
         str(path), local_files_only=True, trust_remote_code=False
     )
-    framing = framing_of(processor, channels)
-    found |= {"preparation": framing, "input_shape": (channels, *framing.size)}
+    preprocessing = preprocessing_of(processor, channels)
+    found |= {"preparation": preprocessing, "input_shape": (channels, *preprocessing.size)}
     # Pixels from 0 to 255 are multiplied by a factor, then standardised; ours are from 0 to 1.
     factor = 255.0 * (float(processor.rescale_factor) if getattr(processor, "do_rescale", True) else 1.0)
     if getattr(processor, "do_normalize", False):
@@ -117,7 +117,7 @@ def _pictures(path: Path, model: Any, transformers: Any) -> dict[str, Any]:
     return found
 
 
-def framing_of(processor: Any, channels: int) -> Framing:
+def preprocessing_of(processor: Any, channels: int) -> ImagePreprocessing:
     """What an image processor does to the size of pictures."""
     size, crop = getattr(processor, "size", None), getattr(processor, "crop_size", None)
     size = {} if size is None else {key: size[key] for key in ("height", "width", "shortest_edge") if _has(size, key)}
@@ -139,7 +139,7 @@ def framing_of(processor: Any, channels: int) -> Framing:
         final = resize, resize
     else:
         raise LoadError("its image processor names no size")
-    return Framing(final, channels, resize, RESAMPLINGS[int(getattr(processor, "resample", 2) or 0)])
+    return ImagePreprocessing(final, channels, resize, RESAMPLINGS[int(getattr(processor, "resample", 2) or 0)])
 
 
 def _has(size: Any, key: str) -> bool:

@@ -1,4 +1,4 @@
-"""Pictures: files of a folder, class sub-folders as labels, framed as the model asks."""
+"""Pictures: files of a folder, class sub-folders as labels, preprocessed as the model asks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cleverscore.errors import InputError, LoadError, MissingExtraError
-from cleverscore.inputs.image_preprocessing import Framing
+from cleverscore.inputs.image_preprocessing import ImagePreprocessing
 from cleverscore.loading.safe_files import reading
 from cleverscore.loading.sources import Images, Source, named_labels
 
@@ -24,7 +24,7 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 MOST_PIXELS = 2**26
 
 
-def picture_source(folder: Path, framing: Framing | None, class_names: Sequence[str] | None) -> Source:
+def picture_source(folder: Path, preprocessing: ImagePreprocessing | None, class_names: Sequence[str] | None) -> Source:
     """The pictures of a folder, in the order of their names; sub-folders are classes."""
     with reading(folder, "a folder of pictures"):
         children = sorted(child for child in folder.iterdir() if not child.name.startswith("."))
@@ -43,14 +43,14 @@ def picture_source(folder: Path, framing: Framing | None, class_names: Sequence[
     labels, names = None, None
     if files[0][1]:
         labels, names = named_labels([name for _, name in files], class_names, f"the folder '{folder}'")
-    frame = framing or _own_size(files[0][0])
+    chosen = preprocessing or _own_size(files[0][0])
 
     def read(rows: Sequence[int]) -> Images:
-        return np.stack([framed(open_picture(files[row][0]), frame) for row in rows])
+        return np.stack([preprocessed(open_picture(files[row][0]), chosen) for row in rows])
 
     def fingerprint() -> str:
         listed = [(str(file.relative_to(folder)), file.stat().st_size) for file, _ in files]
-        return hashlib.sha256(repr((listed, frame)).encode()).hexdigest()[:16]
+        return hashlib.sha256(repr((listed, chosen)).encode()).hexdigest()[:16]
 
     return Source(len(files), read, labels, fingerprint, names)
 
@@ -59,11 +59,11 @@ def _pictures(paths: Sequence[Path]) -> list[Path]:
     return [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
 
 
-def _own_size(path: Path) -> Framing:
+def _own_size(path: Path) -> ImagePreprocessing:
     """Without a model to ask: pictures as large as the first one."""
     picture = open_picture(path)
     width, height = picture.size
-    return Framing((height, width), 1 if picture.mode in ("1", "L") else 3, resize=None)
+    return ImagePreprocessing((height, width), 1 if picture.mode in ("1", "L") else 3, resize=None)
 
 
 def open_picture(source: Path | bytes, name: str = "a picture") -> Any:
@@ -88,38 +88,38 @@ def open_picture(source: Path | bytes, name: str = "a picture") -> Any:
             return picture.copy()
 
 
-def framed(picture: Any, framing: Framing) -> npt.NDArray[np.float32]:
+def preprocessed(picture: Any, preprocessing: ImagePreprocessing) -> npt.NDArray[np.float32]:
     """An input (channels, height, width) from 0 to 1."""
     from PIL import Image
 
-    picture = picture.convert("RGB" if framing.channels == 3 else "L")
-    height, width = framing.size
-    if framing.resize is not None and picture.size != (width, height):
-        if isinstance(framing.resize, tuple):
-            size = framing.resize[1], framing.resize[0]
+    picture = picture.convert("RGB" if preprocessing.channels == 3 else "L")
+    height, width = preprocessing.size
+    if preprocessing.resize is not None and picture.size != (width, height):
+        if isinstance(preprocessing.resize, tuple):
+            size = preprocessing.resize[1], preprocessing.resize[0]
         else:
-            ratio = framing.resize / min(picture.size)
+            ratio = preprocessing.resize / min(picture.size)
             size = round(picture.width * ratio), round(picture.height * ratio)
         if size[0] * size[1] > MOST_PIXELS:
             raise InputError(f"a picture of {picture.width} x {picture.height} pixels is too long and narrow to resize")
-        picture = picture.resize(size, getattr(Image.Resampling, framing.resample.upper()))
+        picture = picture.resize(size, getattr(Image.Resampling, preprocessing.resample.upper()))
     if picture.width < width or picture.height < height:
         raise InputError(f"a picture has {picture.width} x {picture.height} pixels; {width} x {height} are needed")
     left, top = (picture.width - width) // 2, (picture.height - height) // 2
     picture = picture.crop((left, top, left + width, top + height))
     values = np.asarray(picture, np.float32) / np.float32(255.0)
-    if framing.channels == 1:
+    if preprocessing.channels == 1:
         values = values[..., None]
-    return values if framing.channels_last else np.ascontiguousarray(values.transpose(2, 0, 1))
+    return values if preprocessing.channels_last else np.ascontiguousarray(values.transpose(2, 0, 1))
 
 
-def with_options(framing: Framing | None, options: dict[str, str]) -> Framing | None:
-    """A framing with the user's `resize` in place of the model's."""
+def with_options(preprocessing: ImagePreprocessing | None, options: dict[str, str]) -> ImagePreprocessing | None:
+    """A preprocessing with the user's `resize` in place of the model's."""
     text = options.pop("resize", None)
     if text is None:
-        return framing
-    if framing is None or not text.isdecimal() or not int(text):
+        return preprocessing
+    if preprocessing is None or not text.isdecimal() or not int(text):
         raise LoadError(
             f"resize={text}: give the length of the shorter side in pixels, with a model that takes pictures"
         )
-    return replace(framing, resize=max(int(text), *framing.size))
+    return replace(preprocessing, resize=max(int(text), *preprocessing.size))

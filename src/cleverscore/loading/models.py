@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from cleverscore.errors import CleverError, LoadError
-from cleverscore.inputs.image_preprocessing import Framing
+from cleverscore.inputs.image_preprocessing import ImagePreprocessing
 from cleverscore.loading import safe_files as files
 from cleverscore.loading.huggingface import is_model_folder, load_folder
 from cleverscore.loading.torch_files import load_checkpoint, load_export, load_torchscript, state_of
@@ -54,7 +54,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 def _classifier(path: Path | str, found: dict[str, Any], options: dict[str, Any]) -> Classifier:
     """A classifier from what a loader found out and what the user said."""
     found = {"name": str(path), **_given(found), **_given(options)}
-    found.setdefault("preparation", Framing.like(found.get("input_shape")))
+    found.setdefault("preparation", ImagePreprocessing.like(found.get("input_shape")))
     module = found.pop("model")
     if isinstance(module, nn.Module):
         module.eval()
@@ -155,7 +155,7 @@ def _factory(module_name: str, rest: str, allow_pickle: bool, options: dict[str,
         if _given(options):
             raise LoadError(f"'{name}' gives a Classifier, which carries its own {', '.join(_given(options))}")
         return model
-    found = {"preparation": Framing.like(options.get("input_shape")), "name": name, **_given(options)}
+    found = {"preparation": ImagePreprocessing.like(options.get("input_shape")), "name": name, **_given(options)}
     return Classifier(model, **found)
 
 

@@ -203,8 +203,8 @@ def _pairing(
     same_model: bool,
     exclude: bool,
 ) -> Pairing:
-    mine = {head.input: head for head in one.known}
-    theirs = {head.input: head for head in other.known}
+    mine = {score.input: score for score in one.known}
+    theirs = {score.input: score for score in other.known}
     both = [(mine[i], theirs[i]) for i in mine if i in theirs]
     if not both:
         reason = first.unfinished or second.unfinished or "score the same rows of the data"
@@ -212,9 +212,9 @@ def _pairing(
     used = [
         pair
         for pair in both
-        if not any(math.isnan(head.counted) or (exclude and head.correct is False) for head in pair)
+        if not any(math.isnan(score.counted) or (exclude and score.correct is False) for score in pair)
     ]
-    scores = np.array([[head.counted for head in pair] for pair in used]).reshape(-1, 2)
+    scores = np.array([[score.counted for score in pair] for pair in used]).reshape(-1, 2)
     noise = sum((_noise([pair[k] for pair in used]) for k in (0, 1)), np.zeros(1))
     ids = [pair[0].input for pair in used]
     further = _further(one, other, ids)
@@ -256,21 +256,21 @@ def _further(one: NormFindings, other: NormFindings, ids: Sequence[int]) -> dict
     }
 
 
-def _noise(heads: Sequence[Score]) -> Array:
+def _noise(scores: Sequence[Score]) -> Array:
     """Variance of each score from sampling: a quarter of the squared difference of its two halves' scores."""
-    noise = np.full(len(heads), math.nan)
+    noise = np.full(len(scores), math.nan)
     groups: dict[int, list[int]] = {}
-    for place, head in enumerate(heads):
-        half = len(head.maxima) // 2
-        if half >= LEAST_HALF and np.isfinite(head.maxima).all():
+    for place, score in enumerate(scores):
+        half = len(score.maxima) // 2
+        if half >= LEAST_HALF and np.isfinite(score.maxima).all():
             groups.setdefault(half, []).append(place)
     for half, places in groups.items():
-        maxima = np.stack([[heads[i].maxima[:half], heads[i].maxima[half : 2 * half]] for i in places])
-        locations = tails.law(maxima, heads[places[0]].rule.penalty).location
-        scores = np.array(
-            [[heads[i].with_constant(float(end)) for end in ends] for i, ends in zip(places, locations, strict=True)]
+        maxima = np.stack([[scores[i].maxima[:half], scores[i].maxima[half : 2 * half]] for i in places])
+        locations = tails.law(maxima, scores[places[0]].rule.penalty).location
+        halves = np.array(
+            [[scores[i].with_constant(float(end)) for end in ends] for i, ends in zip(places, locations, strict=True)]
         )
-        noise[places] = (scores[:, 0] - scores[:, 1]) ** 2 / 4.0
+        noise[places] = (halves[:, 0] - halves[:, 1]) ** 2 / 4.0
     return noise
 
 
@@ -347,21 +347,21 @@ def _signed(value: float) -> str:
 
 
 def _what_would_tell(found: Difference) -> str:
-    ways = []
+    remedies = []
     if found.inputs_needed is not None:
         # An estimate below what was used was not enough this time: a quarter more is the next thing to try.
         needed = max(found.inputs_needed, math.ceil(1.25 * found.count))
-        ways.append(f"about {needed} inputs in all instead of {found.count}")
+        remedies.append(f"about {needed} inputs in all instead of {found.count}")
     if found.blocks_factor is not None and 1.0 < found.blocks_factor <= 100.0:
-        ways.append(f"about {found.blocks_factor:.2g} times the blocks on the same inputs")
+        remedies.append(f"about {found.blocks_factor:.2g} times the blocks on the same inputs")
     bound = max(abs(found.mean.low), abs(found.mean.high))
-    if not ways:
+    if not remedies:
         return (
             f"The mean difference is at most {number(bound, 3)} either way; one as small as was seen would not be told "
             "by any realistic number of inputs or blocks."
         )
-    blocks = "" if len(ways) > 1 else "; more blocks on the same inputs would not"
-    return f"A difference of the size that was seen would be told by {', or by '.join(ways)}{blocks}."
+    blocks = "" if len(remedies) > 1 else "; more blocks on the same inputs would not"
+    return f"A difference of the size that was seen would be told by {', or by '.join(remedies)}{blocks}."
 
 
 def comparison_text(runs: Sequence[tuple[str, Findings]], pairings: Sequence[Sequence[Pairing]], most: int) -> str:

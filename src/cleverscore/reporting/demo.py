@@ -18,11 +18,11 @@ BLOCK_SIZE = 64
 def write_plots(scores: Scores, bracket: Bracket, folder: Path) -> Iterator[Path]:
     """Robust accuracy, the scores of all inputs and the least robust input's fit, per norm."""
     for p in sorted({score.p for score in scores}):
-        heads = [score for score in scores if score.p == p]
-        least = min(heads, key=lambda score: score.value)
+        of_norm = [score for score in scores if score.p == p]
+        least = min(of_norm, key=lambda score: score.value)
         for name, axes in (
             ("robust-accuracy", plots.robust_accuracy(bracket, p=p)),
-            ("scores", plots.bars(heads)),
+            ("scores", plots.bars(of_norm)),
             ("tail", plots.tail(least)),
         ):
             path = folder / f"{name}-l{norm_name(p)}.png"

@@ -42,7 +42,7 @@ class _Known:
 class NormFindings:
     """One norm: the smallest score of each input, None where it is not there yet, and what stands around it.
 
-    method      of `heads`: sharp where the run has it, else the first that it has.
+    method      of `per_input`: sharp where the run has it, else the first that it has.
     by_method   the smallest score of each input by every method of the run.
     upper       the best attack's distortion, NaN where none was run, infinite where all failed.
     certified   the certified radius, NaN where nothing was certified.
@@ -80,11 +80,11 @@ class NormFindings:
     @property
     def known(self) -> list[Score]:
         """The scores that there are."""
-        return [head for head in self.per_input if head is not None]
+        return [score for score in self.per_input if score is not None]
 
     def column(self, name: str) -> Array:
-        """A number of each head, NaN where there is none."""
-        return np.array([math.nan if head is None else float(getattr(head, name)) for head in self.per_input])
+        """A number of each score, NaN where there is none."""
+        return np.array([math.nan if score is None else float(getattr(score, name)) for score in self.per_input])
 
     @property
     def median(self) -> Interval:
@@ -97,7 +97,7 @@ class NormFindings:
 
     def counted_of(self, method: str) -> Array:
         """The scores of one method, 0 for misclassified inputs, NaN where there is none."""
-        return np.array([math.nan if head is None else head.counted for head in self.by_method[method]])
+        return np.array([math.nan if score is None else score.counted for score in self.by_method[method]])
 
     @property
     def counted_upper(self) -> Array:
@@ -110,7 +110,7 @@ class NormFindings:
         return self._zeroed(self.certified)
 
     def _zeroed(self, values: Array) -> Array:
-        wrong = np.array([head is not None and head.correct is False for head in self.per_input], dtype=bool)
+        wrong = np.array([score is not None and score.correct is False for score in self.per_input], dtype=bool)
         return np.asarray(np.where(wrong & ~np.isnan(values), 0.0, values))
 
     @property
@@ -125,7 +125,7 @@ class NormFindings:
 
     def over(self, ids: Sequence[int]) -> NormFindings:
         """The same for some inputs, in this order; each must have a score."""
-        places = {head.input: place for place, head in enumerate(self.per_input) if head is not None}
+        places = {score.input: place for place, score in enumerate(self.per_input) if score is not None}
         keep = [places[i] for i in ids]
         return self._kept(keep)
 
@@ -136,13 +136,13 @@ class NormFindings:
         return replace(
             self, per_input=kept(self.per_input), upper=self.upper[list(keep)], certified=self.certified[list(keep)],
             attacks=kept(self.attacks), targets=kept(self.targets),
-            by_method={name: kept(heads) for name, heads in self.by_method.items()},
+            by_method={name: kept(per_input) for name, per_input in self.by_method.items()},
         )  # fmt: skip
 
     @property
     def robust_accuracy(self) -> RobustAccuracy:
         """Robust accuracy against epsilon, over the inputs that have a score."""
-        there = np.array([head is not None for head in self.per_input], dtype=bool)
+        there = np.array([score is not None for score in self.per_input], dtype=bool)
         return robust_accuracy(_Known(self.known, self.certified[there], self.upper[there]))
 
     @property
@@ -153,7 +153,7 @@ class NormFindings:
     @property
     def below_certificate(self) -> npt.NDArray[np.bool_]:
         """Inputs whose score lies below what is certified, not cut at the radius."""
-        capped = np.array([head is not None and head.capped for head in self.per_input], dtype=bool)
+        capped = np.array([score is not None and score.capped for score in self.per_input], dtype=bool)
         return below_certificate(self.column("value"), self.certified, capped)
 
     @property
@@ -170,14 +170,14 @@ class NormFindings:
         """What a reader should know about an input, by name."""
 
         def marked(test: Any) -> npt.NDArray[np.bool_]:
-            return np.array([head is not None and bool(test(head)) for head in self.per_input], dtype=bool)
+            return np.array([score is not None and bool(test(score)) for score in self.per_input], dtype=bool)
 
         return {
-            "misclassified": marked(lambda head: head.correct is False),
-            "capped": marked(lambda head: head.capped),
-            "open": marked(lambda head: head.open_below),
-            "budget": marked(lambda head: head.stopped == StopReason.BUDGET),
-            "no_score": marked(lambda head: math.isnan(head.value)),
+            "misclassified": marked(lambda score: score.correct is False),
+            "capped": marked(lambda score: score.capped),
+            "open": marked(lambda score: score.open_below),
+            "budget": marked(lambda score: score.stopped == StopReason.BUDGET),
+            "no_score": marked(lambda score: math.isnan(score.value)),
             "above_attack": self.above_attack,
             "below_certificate": self.below_certificate,
         }
@@ -238,12 +238,12 @@ def findings(store: Store, *, maxima: bool = True) -> Findings:
     meta = store.meta
     parts = [stored_scores(store, maxima=maxima, method=method) for method in config.methods]
     bracket = stored_bracket(store, *parts)
-    scores = Scores(tuple(row for part in parts for row in part.rows), tuple(head for part in parts for head in part))
-    ids = sorted({head.input for head in scores})
+    scores = Scores(tuple(row for part in parts for row in part.rows), tuple(score for part in parts for score in part))
+    ids = sorted({score.input for score in scores})
     places = {input_id: place for place, input_id in enumerate(ids)}
     first: dict[int, Score] = {}
-    for head in scores:
-        first.setdefault(head.input, head)
+    for score in scores:
+        first.setdefault(score.input, score)
     rules = rules_of(store, config, config.methods[0]).values()
     norms = tuple(_norm(rule, scores, bracket, places) for rule in rules)
     return Findings(
@@ -269,19 +269,19 @@ def _excluded(config: StudyConfig, meta: Mapping[str, Any]) -> str:
 def _norm(rule: ScoreRule, scores: Scores, bracket: Bracket | None, places: Mapping[int, int]) -> NormFindings:
     p = rule.p
     methods: dict[str, list[Score | None]] = {}
-    for head in scores:
-        if head.p == p:
-            methods.setdefault(head.method, [None] * len(places))[places[head.input]] = head
-    of_norm = [head for head in scores if head.p == p]
+    for score in scores:
+        if score.p == p:
+            methods.setdefault(score.method, [None] * len(places))[places[score.input]] = score
+    of_norm = [score for score in scores if score.p == p]
     method = main_method(of_norm) if of_norm else rule.method
-    heads = methods.get(method, [None] * len(places))
+    per_input = methods.get(method, [None] * len(places))
     targets: list[list[Score]] = [[] for _ in places]
     for row in scores.rows:
         if row.p == p and row.method == method and not takes_smallest(row.target_kind):
             targets[places[row.input]].append(row)
-    upper, certified, attacks = _bounds(bracket, heads)
+    upper, certified, attacks = _bounds(bracket, per_input)
     return NormFindings(
-        p, rule.radius, tuple(heads), upper, certified, attacks, tuple(map(tuple, targets)), method,
+        p, rule.radius, tuple(per_input), upper, certified, attacks, tuple(map(tuple, targets)), method,
         {name: tuple(of) for name, of in methods.items()},
     )  # fmt: skip
 
@@ -303,16 +303,16 @@ def without_misclassified(found: Findings) -> Findings:
     )  # fmt: skip
 
 
-def _bounds(bracket: Bracket | None, heads: Sequence[Score | None]) -> tuple[Array, Array, tuple[str | None, ...]]:
-    """The best attack, the certified radius and the attack's name of each head, where the run has them."""
+def _bounds(bracket: Bracket | None, per_input: Sequence[Score | None]) -> tuple[Array, Array, tuple[str | None, ...]]:
+    """The best attack, the certified radius and the attack's name of each score, where the run has them."""
     found: dict[tuple[Any, ...], tuple[float, float, str | None]] = {}
     if bracket is not None:
         for part in (bracket, *bracket.others):
             values = zip(part.rows, part.upper.tolist(), part.lower.tolist(), part.attack, strict=True)
             found |= {_place(row): (upper, lower, attack) for row, upper, lower, attack in values}
     empty = (math.nan, math.nan, None)
-    of_head = [empty if head is None else found.get(_place(head), empty) for head in heads]
-    upper, lower, attacks = zip(*of_head, strict=True) if of_head else ((), (), ())
+    found_for = [empty if score is None else found.get(_place(score), empty) for score in per_input]
+    upper, lower, attacks = zip(*found_for, strict=True) if found_for else ((), (), ())
     return np.array(upper, np.float64), np.array(lower, np.float64), tuple(attacks)
 
 

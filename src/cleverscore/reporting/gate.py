@@ -205,11 +205,11 @@ def _of_norm(norm: NormFindings, thresholds: Thresholds) -> list[Check]:
         made.append(Check(f"l{norm.name} median score", _reached(middle.value, least, norm), words))
     least = _limit(thresholds.min_score, norm)
     if least is not None:
-        below = [head for head in norm.known if not head.counted >= least]
+        below = [score for score in norm.known if not score.counted >= least]
         smallest = float(known.min()) if len(known) else math.nan
         words = f"smallest {number(smallest)}, at least {least:g} asked{_beyond(least, norm)}"
         if below:
-            few = ", ".join(f"#{head.input} {number(head.counted, 3)}" for head in below[:5])
+            few = ", ".join(f"#{score.input} {number(score.counted, 3)}" for score in below[:5])
             words += f"; {len(below)} of {len(values)} inputs are below: {few}{', ...' if len(below) > 5 else ''}"
         if missing:
             words += f"; {missing} inputs have no score"

@@ -26,8 +26,8 @@ def scalars(scores: Scores, *, prefix: str = "clever") -> dict[str, float]:
     ['clever/l2/inputs', 'clever/l2/mean', 'clever/l2/median', 'clever/l2/smallest']
     """
     found: dict[str, float] = {}
-    for p in sorted({head.p for head in scores}):
-        values = np.array([head.counted for head in scores if head.p == p])
+    for p in sorted({score.p for score in scores}):
+        values = np.array([score.counted for score in scores if score.p == p])
         known = values[~np.isnan(values)]
         name = f"{prefix}/l{norm_name(p)}"
         found[f"{name}/inputs"] = float(len(known))
@@ -62,7 +62,7 @@ def log_to_wandb(scores: Scores, *, step: int | None = None, prefix: str = "clev
         f"{prefix}/l{norm_name(p)}/scores": wandb.Histogram(
             [h.value for h in scores if h.p == p and h.value == h.value]
         )
-        for p in sorted({head.p for head in scores})
+        for p in sorted({score.p for score in scores})
     }
     wandb.log({**values, **histograms}, step=step)
     return values
@@ -112,7 +112,7 @@ class CleverMetric:
     def scores(self) -> Scores:
         """All scores so far."""
         rows = tuple(row for part in self._parts for row in part.rows)
-        return Scores(rows, tuple(head for part in self._parts for head in part.per_input))
+        return Scores(rows, tuple(score for part in self._parts for score in part.per_input))
 
     def reset(self) -> None:
         """Forget all batches."""

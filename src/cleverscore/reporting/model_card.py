@@ -39,7 +39,7 @@ def model_card(found: Findings) -> str:
             f"- {capped} of {len(norm.known)} l{norm.name} scores were cut at the radius {norm.radius:g}: they are at "
             "least that."
             for norm in found.norms
-            if (capped := sum(head.capped for head in norm.known))
+            if (capped := sum(score.capped for score in norm.known))
         ),
         *(
             f"- Fewer than {FEWEST} inputs have no 95% interval: l{norm.name} shows the smallest and the largest score."

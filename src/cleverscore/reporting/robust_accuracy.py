@@ -271,7 +271,7 @@ def parse_epsilons(values: Sequence[str], option: str = "--at") -> dict[str, lis
 
 
 def robust_accuracy_table(curves: Sequence[RobustAccuracy], epsilons: dict[str, list[float]]) -> str:
-    """Robust accuracy at chosen epsilons, a line per norm and epsilon; the column heads say what was used."""
+    """Robust accuracy at chosen epsilons, a line per norm and epsilon; the column headers say what was used."""
     known = {norm_name(curve.p) for curve in curves}
     for norm in epsilons:
         if norm and norm not in known:
@@ -287,11 +287,11 @@ def robust_accuracy_table(curves: Sequence[RobustAccuracy], epsilons: dict[str, 
             shares = curve.at(epsilon)
             beyond = beyond or any(math.isnan(share.value) for share in shares.values())
             rows.append([norm_name(curve.p), f"{epsilon:.4g}", *(str(shares.get(kind, NOT_KNOWN)) for kind in kinds)])
-    heads = [", ".join(labels[kind]) for kind in kinds]
+    headers = [", ".join(labels[kind]) for kind in kinds]
     inputs = max((curve.inputs for curve in curves), default=0)
     lines = [
         f"robust accuracy over {inputs} inputs, 95% interval over inputs; misclassified inputs count as 0",
-        table(["norm", "epsilon", *heads], rows),
+        table(["norm", "epsilon", *headers], rows),
     ]
     if beyond:
         radii = ", ".join(f"{curve.radius:g} (l{norm_name(curve.p)})" for curve in curves)

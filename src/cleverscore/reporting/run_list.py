@@ -79,10 +79,10 @@ def runs_table(runs: list[ListedRun], now: float | None = None) -> str:
                     number(_value(norm["attack_median"]), 3), age,
                 ]
             )  # fmt: skip
-    heads = ["run", "model", "data", "inputs", "accuracy", "norm", "median score", "attack", "age"]
+    headers = ["run", "model", "data", "inputs", "accuracy", "norm", "median score", "attack", "age"]
     if any(run.summary.get("unfinished") for run in runs):
         below.append("* unfinished: the command that made the run resumes it")
-    return "\n".join([table(heads, rows), *below])
+    return "\n".join([table(headers, rows), *below])
 
 
 def _value(interval: dict[str, float | None]) -> float:

@@ -57,15 +57,15 @@ def _norm(norm: NormFindings, epsilons: Mapping[str, Sequence[float]]) -> dict[s
 
 
 def _method(norm: NormFindings, name: str) -> dict[str, Any]:
-    heads = [head for head in norm.by_method[name] if head is not None]
-    values = np.array([head.counted for head in heads if not math.isnan(head.counted)])
+    scores = [score for score in norm.by_method[name] if score is not None]
+    values = np.array([score.counted for score in scores if not math.isnan(score.counted)])
     return {
         "inputs": len(values),
         "median": _interval(norm.median_of(name)),
         "mean": _known(float(values.mean()) if len(values) else math.nan),
         "smallest": _known(float(values.min(initial=math.inf))),
-        "at_the_radius": sum(head.capped for head in heads),
-        "without_score": len(heads) - len(values),
+        "at_the_radius": sum(score.capped for score in scores),
+        "without_score": len(scores) - len(values),
     }
 
 

@@ -47,8 +47,8 @@ def save_baseline(path: Path, scores: Scores, settings: Mapping[str, Any]) -> No
         "format": FORMAT,
         "settings": {name: str(value) for name, value in sorted(settings.items())},
         "norm": norm_name(scores[0].p),
-        "inputs": [head.input for head in scores],
-        "scores": [head.counted for head in scores],
+        "inputs": [score.input for score in scores],
+        "scores": [score.counted for score in scores],
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,14 +69,14 @@ def compare_baseline(path: Path, scores: Scores, settings: Mapping[str, Any], of
             f"{path} is not a baseline that can be read ({error}); make it again with --clever-save"
         ) from None
     now = {"settings": {name: str(value) for name, value in sorted(settings.items())}, "norm": norm_name(scores[0].p),
-           "inputs": [head.input for head in scores]}  # fmt: skip
+           "inputs": [score.input for score in scores]}  # fmt: skip
     for name, value in now.items():
         if kept.get(name) != value:
             raise InputError(
                 f"the baseline {path} has other {name} ({_short(kept.get(name))} then, {_short(value)} now); make it "
                 "again with --clever-save"
             )
-    after = np.array([head.counted for head in scores])
+    after = np.array([score.counted for score in scores])
     known = ~(np.isnan(before) | np.isnan(after))
     change = Change.between(before[known], after[known], LEVEL, of)
     same = bool(np.array_equal(before[known], after[known]))

@@ -15,12 +15,12 @@ from cleverscore.brackets.bracket import bracket_from, network_signs, signs_of
 from cleverscore.brackets.masking import Sign
 from cleverscore.brackets.records import AttackRecord, CertificateRecord
 from cleverscore.brackets.run_bounds import (
-    aim,
     bracketed,
     checked_attacks,
     run_attacks,
     run_certificates,
     split_attack,
+    target_or_any,
 )
 from cleverscore.certificates.certify import check_method
 from cleverscore.norms import norm_name, parse_norm
@@ -91,7 +91,7 @@ def run_bounds(
         for method in bounds.certificates
     )
     there = Counter((name, p) for input_id, _target, name, p in [*done, *proved] if input_id in images)
-    wanted = len({(row.input, aim(row)) for row in rows})
+    wanted = len({(row.input, target_or_any(row)) for row in rows})
     batches: Iterator[Sequence[AttackRecord | CertificateRecord]] = chain(attacks, *proofs)
     if stop is not None and stop.asked:
         return

@@ -26,7 +26,7 @@ from cleverscore.scores.cost import Estimate, duration
 
 PILOT_SECONDS = 20.0  # an input that may take longer is not waited for before the time of all is told
 UNITS_PER_SECOND = 1000  # of progress
-LONG_SECONDS = 600.0  # from here on, shorter ways are named
+LONG_SECONDS = 600.0  # from here on, options that make a run shorter are named
 FEW_ATTACKED = 4  # at once: what an input adds to a batch is less than what it takes alone
 SHORT_SECONDS = 20.0  # an attack that takes longer is not tried again
 
@@ -198,17 +198,17 @@ def _timed(run: Callable[[int], object], inputs: int) -> float:
     return time.perf_counter() - began
 
 
-def shorter_ways(study: Study, preset: str) -> str:
+def shorter_options(study: Study, preset: str) -> str:
     """Options that make a long run shorter, without those that were chosen already."""
-    config, ways = study.config, []
+    config, options = study.config, []
     if preset != "quick":
-        ways.append("--preset quick (20 inputs, small blocks)")
+        options.append("--preset quick (20 inputs, small blocks)")
     if len(study.examples) > 20:
-        ways.append("--limit 20")
+        options.append("--limit 20")
     if config.methods != ("sharp",):
-        ways.append("--method sharp alone")
+        options.append("--method sharp alone")
     if config.targets == "untargeted":
-        ways.append("--targets top:3 (the likeliest classes)")
+        options.append("--targets top:3 (the likeliest classes)")
     if config.budget is None:
-        ways.append("--budget 10m")
-    return "; ".join(ways)
+        options.append("--budget 10m")
+    return "; ".join(options)

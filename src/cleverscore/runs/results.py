@@ -205,7 +205,7 @@ def stored_scores(store: Store, *, maxima: bool = True, method: str | None = Non
     """
     config = StudyConfig.stored(store)
     rows: list[Score] = []
-    heads: list[Score] = []
+    per_input: list[Score] = []
     with no_collection():
         rules = rules_of(store, config, method or config.methods[0])
         for norm, measurements in store.measurements_by_norm(list(rules), maxima=maxima).items():
@@ -213,9 +213,9 @@ def stored_scores(store: Store, *, maxima: bool = True, method: str | None = Non
                 rule = rules[norm]
                 scores = score_from(measurements, rule, _tails(store, norm, rule, measurements, maxima))
                 rows += scores.rows
-                heads += scores.per_input
+                per_input += scores.per_input
     names = store.meta.get("class_names")
-    return Scores(tuple(rows), tuple(heads), None if not names else tuple(map(str, names)))
+    return Scores(tuple(rows), tuple(per_input), None if not names else tuple(map(str, names)))
 
 
 def stored_bracket(store: Store, scores: Scores, *others: Scores) -> Bracket | None:

@@ -117,21 +117,21 @@ def decide(
     misclassified = tuple(s.input_id for s in examples if s.label not in (None, s.predicted))
     shared_budget = Budget()  # knows also what was spent on inputs that were not finished when another failed
     rows: list[Score] = []
-    heads: list[Score] = []
+    per_input: list[Score] = []
     if not misclassified:
         ready = settings.estimator.prepare(classifier, examples, settings, chunk_size=chunk_size, workers=workers)
         for _position, item in ready.measure(examples, budget=shared_budget):
             scores = score_from([item], settings.rule)
             rows += scores.rows
-            heads += scores.per_input
-            if not heads[-1].value >= at_least:
+            per_input += scores.per_input
+            if not per_input[-1].value >= at_least:
                 break
     return Decision(
         at_least=float(at_least),
-        scores=Scores(tuple(rows), tuple(heads)),
-        failed=tuple(head for head in heads if not head.value >= at_least),
+        scores=Scores(tuple(rows), tuple(per_input)),
+        failed=tuple(score for score in per_input if not score.value >= at_least),
         misclassified=misclassified,
-        gradients=max(shared_budget.spent_gradients, sum(head.gradients for head in heads)),
+        gradients=max(shared_budget.spent_gradients, sum(score.gradients for score in per_input)),
         full_gradients=full,
     )
 

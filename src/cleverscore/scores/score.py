@@ -217,7 +217,7 @@ def score_from(
     An untargeted rule adds a row per input: the smallest score over its targets (Algorithm 2).
     """
     rows: list[Score] = []
-    heads: list[Score] = []
+    per_input: list[Score] = []
     kind = "all" if takes_smallest(rule.target_kind) else rule.target_kind
     for item, found in zip(measurements, fit_tails(measurements, rule) if known is None else known, strict=True):
         scores = [
@@ -230,8 +230,8 @@ def score_from(
             rows += [smallest, *scores]
         else:
             rows += scores
-        heads.append(smallest)
-    return Scores(tuple(rows), tuple(heads))
+        per_input.append(smallest)
+    return Scores(tuple(rows), tuple(per_input))
 
 
 def _score(item: Measurements, t: int, rule: ScoreRule, kind: str, tail: Tail) -> Score:
@@ -334,9 +334,9 @@ def _smallest(scores: Sequence[Score]) -> Score:
     # better.
     rivals = [score for score in scores if not score.eliminated] or scores
     # Of several at the radius, the one whose margin is used up first.
-    head = unknown[0] if unknown else min(rivals, key=lambda s: (s.value, s.margin / max(s.lipschitz, 1e-300)))
+    least = unknown[0] if unknown else min(rivals, key=lambda s: (s.value, s.margin / max(s.lipschitz, 1e-300)))
     return replace_unchecked(
-        head,
+        least,
         low=math.nan if unknown else min(score.low for score in rivals),
         high=math.nan if unknown else min(score.high for score in rivals),
         upper=math.nan if unknown else min(score.upper for score in scores),

@@ -30,10 +30,10 @@ def elimination_summary(rows: Sequence[Score]) -> str:
     out = {reason: count for reason, count in reasons.items() if is_eliminated(reason)}
     if not out:
         return ""
-    heads = sum(takes_smallest(score.target_kind) for score in rows)
+    inputs = sum(takes_smallest(score.target_kind) for score in rows)
     left = len(rivals) - sum(out.values())
-    words = ", ".join(f"{count / heads:.3g} out ({reason})" for reason, count in out.items())
-    return f"elimination: of {len(rivals) / heads:.3g} targets per input, {left / heads:.3g} stayed in, {words}"
+    words = ", ".join(f"{count / inputs:.3g} out ({reason})" for reason, count in out.items())
+    return f"elimination: of {len(rivals) / inputs:.3g} targets per input, {left / inputs:.3g} stayed in, {words}"
 
 
 def could_eliminate(rows: Sequence[Score]) -> bool:
@@ -62,10 +62,10 @@ def label_word(score: Score, names: Sequence[str] | None) -> str:
     return class_word(names, score.label) + (" *" if score.correct is False else "")
 
 
-def scores_table(heads: Sequence[Score], *, class_names: Sequence[str] | None = None, stops: bool = False) -> str:
+def scores_table(scores: Sequence[Score], *, class_names: Sequence[str] | None = None, stops: bool = False) -> str:
     """One line per score: what was predicted, the class, the score and its interval, the fit; `stops`: what it took."""
-    labelled = any(score.label is not None for score in heads)
-    fitted = any(score.fit is not None for score in heads)
+    labelled = any(score.label is not None for score in scores)
+    fitted = any(score.fit is not None for score in scores)
     headers = [
         "input",
         *(["label"] if labelled else []),
@@ -75,7 +75,7 @@ def scores_table(heads: Sequence[Score], *, class_names: Sequence[str] | None = 
         "margin",
         "score",
         *(
-            [interval_heading(heads), "K-S p", "A-D p", "fit"]
+            [interval_heading(scores), "K-S p", "A-D p", "fit"]
             if fitted
             else ["at least", "crossing", "gradients", "search"]
         ),
@@ -83,7 +83,7 @@ def scores_table(heads: Sequence[Score], *, class_names: Sequence[str] | None = 
         *(["stopped"] if stops else []),
     ]
     lines = []
-    for score in heads:
+    for score in scores:
         label = [label_word(score, class_names)] if labelled else []
         if fitted:
             tests = [score.ks_pvalue, math.nan if score.fit is None else score.fit.ad_pvalue]
@@ -125,16 +125,16 @@ def interval_words(score: Score) -> str:
     return f"at most {number(score.high)}" if score.open_below else f"{number(score.low)} .. {number(score.high)}"
 
 
-def below_the_table(heads: Sequence[Score], rows: Sequence[Score]) -> list[str]:
-    """What is said below a table of `heads`, of whose targets `rows` tell: nothing empty."""
-    return [*filter(None, [summary(heads, could_eliminate=could_eliminate(rows)), elimination_summary(rows)])]
+def below_the_table(scores: Sequence[Score], rows: Sequence[Score]) -> list[str]:
+    """The lines below a table of `scores`; `rows` are the scores of all their targets."""
+    return [*filter(None, [summary(scores, could_eliminate=could_eliminate(rows)), elimination_summary(rows)])]
 
 
-def summary(heads: Sequence[Score], *, could_eliminate: bool = False) -> str:
+def summary(scores: Sequence[Score], *, could_eliminate: bool = False) -> str:
     """Mean and median per norm, then one sentence of advice for each outcome that is not plain."""
     lines = []
-    for p in sorted({score.p for score in heads}):
-        values = np.array([score.counted for score in heads if score.p == p])
+    for p in sorted({score.p for score in scores}):
+        values = np.array([score.counted for score in scores if score.p == p])
         known = values[~np.isnan(values)]
         if len(known):
             lines.append(
@@ -144,33 +144,33 @@ def summary(heads: Sequence[Score], *, could_eliminate: bool = False) -> str:
         if len(known) < len(values):
             missing = len(values) - len(known)
             lines.append(f"norm {norm_name(p)}: no score for {missing} input{'s' if missing > 1 else ''}")
-    return "\n".join([*lines, *remarks(heads, could_eliminate=could_eliminate)])
+    return "\n".join([*lines, *remarks(scores, could_eliminate=could_eliminate)])
 
 
-def remarks(heads: Sequence[Score], *, could_eliminate: bool = False, fits: bool = True) -> list[str]:
+def remarks(scores: Sequence[Score], *, could_eliminate: bool = False, fits: bool = True) -> list[str]:
     """One sentence of advice for each outcome that is not plain; `fits`: the table tells intervals and fits."""
     lines = []
-    wrong = len({score.input for score in heads if score.correct is False})
+    wrong = len({score.input for score in scores if score.correct is False})
     if wrong:
-        count = len({score.input for score in heads})
+        count = len({score.input for score in scores})
         lines.append(
             f"* {wrong} of {count} inputs are misclassified: they count as 0 in mean, median and smallest (the lines "
             "above are for the class that the model predicts)"
         )
-    capped = sum(score.capped for score in heads)
+    capped = sum(score.capped for score in scores)
     if capped:
         lines.append(
             f">= {capped} scores reached the radius; the network may be more robust: use a larger radius (or the "
             "inputs are in other units than it was trained with, such as 0 to 255)"
         )
-    part = sum(score.stopped == StopReason.UNFINISHED for score in heads)
+    part = sum(score.stopped == StopReason.UNFINISHED for score in scores)
     if part:
         lines.append(f"unfinished ({part}): not all blocks are drawn yet, so these scores and intervals will move")
-    penalised = [score for score in heads if score.outcome in DOUBTFUL]
+    penalised = [score for score in scores if score.outcome in DOUBTFUL]
     if penalised and not fits:
         kinds = ", ".join(f"{outcome.value} {n}" for outcome, n in Counter(s.outcome for s in penalised).items())
         lines.append(
-            f"~ {len(penalised)} of {len(heads)} scores rest on the fit's penalty ({kinds}): blocks are too small to "
+            f"~ {len(penalised)} of {len(scores)} scores rest on the fit's penalty ({kinds}): blocks are too small to "
             "show how large gradients get; larger blocks may, and method sharp needs none"
         )
     elif penalised:
@@ -178,20 +178,20 @@ def remarks(heads: Sequence[Score], *, could_eliminate: bool = False, fits: bool
             f"~ ({len(penalised)}): the score rests on a fit that is not to be relied on, made with penalty "
             f"{penalised[0].rule.penalty:g}; another penalty gives another score"
         )
-    open_ended = sum(score.open_below for score in heads)
+    open_ended = sum(score.open_below for score in scores)
     if open_ended and fits:
         lines.append(
             f"at most ({open_ended}): for the target or one of its rivals the blocks show no upper end-point of the "
             "gradient norm, so the score has no lower limit; larger blocks may show one"
             + (", and a new run with tolerance 0 leaves out rivals far behind" if could_eliminate else "")
         )
-    short = sum(score.stopped == StopReason.BUDGET for score in heads)
+    short = sum(score.stopped == StopReason.BUDGET for score in scores)
     if short:
-        lines.append(f"budget: it ended before all was drawn or climbed for {short} of {len(heads)} scores")
-    for outcome, count in Counter(score.outcome for score in heads).items():
+        lines.append(f"budget: it ended before all was drawn or searched for {short} of {len(scores)} scores")
+    for outcome, count in Counter(score.outcome for score in scores).items():
         plain = (FitOutcome.OK, FitOutcome.ASCENDED, FitOutcome.CUSTOM_MODEL, *(() if fits else DOUBTFUL))
         if outcome not in plain:
-            inputs = dict.fromkeys(score.input for score in heads if score.outcome is outcome)
+            inputs = dict.fromkeys(score.input for score in scores if score.outcome is outcome)
             few = outcome is FitOutcome.POOR and len(inputs) <= MOST_NAMED
             which = f": input {', '.join(map(str, inputs))}" if few else ""
             lines.append(f"{outcome.value} ({count}{which}): {outcome.advice}")

@@ -64,9 +64,9 @@ def find_peak(w: Floats, weights: Weights, penalty: float) -> Peak:
     rows, best = np.arange(len(w)), np.argmax(values, axis=1)
     t, shape = grid[best], shapes[rows, best]
     if short is not w:
-        near = climb(short, short_weights, t, shape, 2.0 * step, penalty, tolerance=1e-2)
+        near = maximize(short, short_weights, t, shape, 2.0 * step, penalty, tolerance=1e-2)
         t, shape = near.t, near.shape
-    return climb(w, weights, t, shape, 2.0 * step, penalty, tolerance=3e-5)
+    return maximize(w, weights, t, shape, 2.0 * step, penalty, tolerance=3e-5)
 
 
 def profile_on_grid(w: Floats, weights: Weights, grid: Floats, penalty: float) -> tuple[Floats, Floats]:
@@ -104,7 +104,7 @@ def start_log_k(w: Floats, weights: Weights) -> Floats:
     return np.asarray(np.clip(0.2488 - 0.5 * np.log(np.maximum(variance, 1e-20)), 0.0, MAX_LOG_SHAPE))
 
 
-def climb(
+def maximize(
     w: Floats, weights: Weights, t: Floats, shape: Floats, reach: float, penalty: float, *, tolerance: float
 ) -> Peak:
     """Move every row from (t, shape) to a stationary point of the profile likelihood within `reach` of t.

@@ -56,9 +56,9 @@ def interval(
     simulation; the upper limit is then moved out as far as it has to be where norms are linear on a ball, whose maxima
     approach their law slowly, and is infinite where Gaussian norms give the same maxima (`block_size` says how slowly).
     "posterior": the same without that, for maxima that follow the law exactly. "profile": all locations whose profile
-    log-likelihood is within chi2(level) / 2 of the largest; too short for shapes below 2. With `looks` > 1 the interval
-    may be computed at that many stages of the same growing sample, and keeps its level when sampling stops because it
-    became narrow.
+    log-likelihood is within chi2(level) / 2 of the largest; too short for shapes below 2. With `checkpoints` > 1 the
+    interval may be computed at that many stages of the same growing sample, and keeps its level when sampling stops
+    because it became narrow.
 
     maxima: (..., blocks). `low` is never below the sample maximum; `fits.location` always lies inside, and is no limit
     itself. Rows whose law is not to be relied on, `no_endpoint`, `drifting`, `poor` and `too_few`, get what holds
@@ -78,13 +78,13 @@ def interval(
     block_size = checked_block_size(block_size)
     if not is_whole(checkpoints) or checkpoints < 1:
         raise SettingError(
-            f"checkpoints={checkpoints!r} must be a whole number from 1, the number of times the interval is looked at"
+            f"checkpoints={checkpoints!r} must be a whole number from 1, the number of times the interval is computed"
         )
     x = as_samples(maxima)
     fits = fit(x, block_size=block_size) if fits is None else fits
     checked_fits(fits, x)
-    # Looks at one growing sample are strongly correlated: dividing the error by looks is far too careful, and by its
-    # root keeps the level: 94% in the worst case of five looks (benchmarks/tails.py), more in trials with 2 to 16.
+    # Checkpoints of one growing sample are strongly correlated: dividing the error by their number is far too careful,
+    # and by its root keeps the level: 94% in the worst case of five (benchmarks/tails.py), more in trials with 2 to 16.
     error = (1.0 - level) / np.sqrt(checkpoints)
     rows, n = x.reshape(-1, x.shape[-1]), x.shape[-1]
     low, high = fits.sample_max.ravel().copy(), fits.sample_max.ravel().copy()

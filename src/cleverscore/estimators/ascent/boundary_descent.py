@@ -194,7 +194,7 @@ class _Rows:
         stuck = ((points <= self.low) & (gradients > 0.0)) | ((points >= self.high) & (gradients < 0.0))
         return torch.where(stuck, 0.0, gradients)
 
-    def look(self, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def evaluate(self, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Margins, gradients and distances of points (n, d), and which of them are the nearest crossings so far."""
         margins, gradients = self.function(points.view(-1, *self.shape[1:]))
         margins, gradients = margins.to(points), gradients.flatten(1).to(points).nan_to_num(0.0, 0.0, 0.0)
@@ -240,7 +240,7 @@ class _Descent:
         rows, steps, schedule = self.rows, self.steps, self.schedule
         for step in range(self.step, min(until, steps)):
             points, radii = self.points, self.radii
-            margins, gradients, distances, _nearer = rows.look(points)
+            margins, gradients, distances, _nearer = rows.evaluate(points)
             if step == 0:
                 steepness = dual_norms(gradients, dual_exponent(rows.p))
                 linear = torch.where(steepness > 0.0, margins.clamp_min(0.0) / steepness, 0.0)
@@ -278,7 +278,7 @@ def _refine(rows: _Rows, steps: int) -> None:
             rows.x, rows.points, rows.margins, rows.gradients, p=rows.p, low=rows.low, high=rows.high
         )
         nearest = rows.x + (1.0 + BEYOND) * (nearest - rows.x)
-        _margins, _gradients, _distances, nearer = rows.look(
+        _margins, _gradients, _distances, nearer = rows.evaluate(
             rows.inside(rows.points + shares[:, None] * (nearest - rows.points))
         )
         shares = torch.where(nearer, (2.0 * shares).clamp_max(1.0), 0.5 * shares)

@@ -179,19 +179,19 @@ class TargetElimination:
         self.gradients[t] = len(norms)
 
     def add(self, values: Array) -> None:
-        """Take more block maxima (active targets, blocks), then look."""
+        """Take more block maxima (active targets, blocks), then stop the targets that need no more."""
         active = self.active
         for i, t in enumerate(active):
             self.maxima[t] = np.concatenate([self.maxima[t], values[i]])
             self.gradients[t] += values.shape[1] * self.block_sizes[t]
-        self._look()
+        self._check()
 
     def stop(self, reason: str) -> None:
         """End sampling for all targets."""
         for t in self.active:
             self.stopped[t] = reason
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         active = self.active
         maxima = np.stack([self.maxima[t] for t in active])
         fits = tails.law(maxima, self.penalty)
@@ -205,8 +205,8 @@ class TargetElimination:
         low, high = (capped_ratio(margins, ends, self.limit) for ends in (intervals.high, intervals.low))
         # Equal maxima have an interval without width: it knows nothing of steeper pieces that no point has met yet.
         # (Affine networks, whose gradient is known to be constant, do not come here.)
-        atoms = np.array([outcome in EQUAL_MAXIMA for outcome in fits.outcome], dtype=bool)
-        low[atoms] = 0.0
+        tied = np.array([outcome in EQUAL_MAXIMA for outcome in fits.outcome], dtype=bool)
+        low[tied] = 0.0
         for i, t in enumerate(active):
             if low[i] >= self.limit:
                 self.stopped[t] = StopReason.AT_RADIUS
@@ -216,7 +216,7 @@ class TargetElimination:
         if self.stopping.smallest and logs is not None:
             self._drop(active, logs, values, low, needed)
         if self.stopping.threshold is not None:
-            self._decide(active, None if atoms.any() else logs, values, low, high, needed)
+            self._decide(active, None if tied.any() else logs, values, low, high, needed)
         self._record = min([self._record, *finished])
         if self.drawn >= self.checkpoints[-1]:
             self.stop(StopReason.ALL_BLOCKS)

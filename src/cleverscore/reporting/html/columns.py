@@ -47,17 +47,17 @@ def packed(found: Findings, header: dict[str, Any], *, limit: int = LIMIT) -> st
         "labels": np.array([-1 if label is None else label for label in found.labels], np.int32),
         "predicted": np.array(found.predicted, np.int32),
     }
-    heads = sum(len(norm.known) for norm in found.norms)
-    quantiles = int(np.clip(QUANTILE_VALUES // max(1, heads), LEAST_QUANTILES, MOST_QUANTILES))
+    count = sum(len(norm.known) for norm in found.norms)
+    quantiles = int(np.clip(QUANTILE_VALUES // max(1, count), LEAST_QUANTILES, MOST_QUANTILES))
     most_targets = max((len(row) for norm in found.norms for row in norm.targets), default=0)
     cells = max(1, len(found.ids) * len(found.norms))
     kept_targets = int(np.clip(TARGET_VALUES // cells, 1, max(1, most_targets)))
     outcomes = list(tails.FitOutcome)
-    stopped = sorted({head.stopped for norm in found.norms for head in norm.known})
+    stopped = sorted({score.stopped for norm in found.norms for score in norm.known})
     attacks = sorted({name for norm in found.norms for name in norm.attacks if name})
     norms = []
     for place, norm in enumerate(found.norms):
-        columns, facts = _columns(norm, outcomes, stopped, attacks)
+        columns, details = _columns(norm, outcomes, stopped, attacks)
         columns["quantiles"] = _quantiles(norm.sampled, quantiles)
         columns["convergence"] = _convergence(norm.sampled)
         columns["stability"] = _stability(norm.sampled)
@@ -68,13 +68,13 @@ def packed(found: Findings, header: dict[str, Any], *, limit: int = LIMIT) -> st
                 "name": norm.name, "radius": norm.radius, "quantiles": quantiles, "kept_targets": kept_targets,
                 "scale": scale, "attacked": bool(np.isfinite(norm.upper).any() or np.isinf(norm.upper).any()),
                 "certified": bool((~np.isnan(norm.certified)).any()), "method": method_words(norm.method),
-                "other": None if norm.other is None else method_words(norm.other), "robust": curve_of(norm), **facts,
+                "other": None if norm.other is None else method_words(norm.other), "robust": curve_of(norm), **details,
             }
         )  # fmt: skip
     header = {
         **header,
         "classes": found.class_names,
-        "interval": interval_heading([head for norm in found.norms for head in norm.sampled.known]),
+        "interval": interval_heading([score for norm in found.norms for score in norm.sampled.known]),
         "terms": TERMS,
         "norms": norms,
         "outcomes": [[outcome.value, outcome.advice, outcome.has_law] for outcome in outcomes],
@@ -125,12 +125,12 @@ def _columns(
         return np.asarray(values, np.float32)
 
     def of_fit(name: str) -> npt.NDArray[np.float32]:
-        fits = (None if head is None else head.fit for head in sampled.per_input)
+        fits = (None if score is None else score.fit for score in sampled.per_input)
         return numbers([math.nan if fit is None else float(getattr(fit, name)) for fit in fits])
 
     def interval(name: str) -> npt.NDArray[np.float32]:
         # The page calls these an interval at a level, which the low end of a search is not.
-        fitted = [head is not None and head.fit is not None for head in sampled.per_input]
+        fitted = [score is not None and score.fit is not None for score in sampled.per_input]
         return numbers(np.where(fitted, sampled.column(name), math.nan))
 
     flags = norm.flags()
@@ -156,8 +156,8 @@ def _columns(
             [math.nan if h is None or not len(h.maxima) else float(h.maxima.min()) for h in sampled.per_input]
         ),
         "largest": of_fit("sample_max"),
-        "target": np.array([-1 if head is None else head.target for head in norm.per_input], np.int32),
-        "blocks": np.array([0 if head is None else len(head.maxima) for head in sampled.per_input], np.int32),
+        "target": np.array([-1 if score is None else score.target for score in norm.per_input], np.int32),
+        "blocks": np.array([0 if score is None else len(score.maxima) for score in sampled.per_input], np.int32),
         "outcome": np.array([255 if h is None else outcomes.index(h.outcome) for h in norm.per_input], np.uint8),
         "fit": np.array([255 if h is None else outcomes.index(h.outcome) for h in sampled.per_input], np.uint8),
         "stopped": np.array([255 if h is None else stopped.index(h.stopped) for h in norm.per_input], np.uint8),
@@ -166,13 +166,16 @@ def _columns(
         "certified": numbers(norm.certified),
         "attack": np.array([255 if name is None else attacks.index(name) for name in norm.attacks], np.uint8),
     }
-    profiles = [None if head is None else head.profile for head in norm.per_input]
-    facts: dict[str, Any] = {"flags": list(flags), "block_size": max((h.block_size for h in sampled.known), default=0)}
+    profiles = [None if score is None else score.profile for score in norm.per_input]
+    details: dict[str, Any] = {
+        "flags": list(flags),
+        "block_size": max((h.block_size for h in sampled.known), default=0),
+    }
     if any(profiles):
-        facts["profiles"] = [
+        details["profiles"] = [
             None if profile is None else [_short(profile.radii), _short(profile.slopes)] for profile in profiles
         ]
-    return columns, facts
+    return columns, details
 
 
 def _short(values: npt.NDArray[Any]) -> list[float | None]:
@@ -182,10 +185,10 @@ def _short(values: npt.NDArray[Any]) -> list[float | None]:
 def _quantiles(norm: NormFindings, kept: int) -> npt.NDArray[np.uint16]:
     """Evenly spaced order statistics of each input's maxima, as fractions of their range; differences compress well."""
     table = np.zeros((len(norm.per_input), kept), np.uint16)
-    for place, head in enumerate(norm.per_input):
-        if head is None or not len(head.maxima) or not np.isfinite(head.maxima).all():
+    for place, score in enumerate(norm.per_input):
+        if score is None or not len(score.maxima) or not np.isfinite(score.maxima).all():
             continue
-        ordered = np.sort(head.maxima)
+        ordered = np.sort(score.maxima)
         ordered = ordered[np.linspace(0, len(ordered) - 1, min(kept, len(ordered))).round().astype(int)]
         extent = ordered[-1] - ordered[0]
         steps = np.rint(STEPS * (ordered - ordered[0]) / extent) if extent > 0.0 else np.zeros(len(ordered))
@@ -206,16 +209,18 @@ def _convergence(norm: NormFindings) -> npt.NDArray[np.uint16]:
     """The score from the first 16, 32, ... blocks, as log2 of its ratio to the final one; 0 is none."""
     table = np.zeros((len(norm.per_input), PREFIXES), np.uint16)
     groups: dict[int, list[tuple[int, Score]]] = defaultdict(list)
-    for place, head in enumerate(norm.per_input):
-        if head is not None and head.value > 0.0 and np.isfinite(head.maxima).all():
-            for size in prefixes(len(head.maxima)):
-                groups[size].append((place, head))
+    for place, score in enumerate(norm.per_input):
+        if score is not None and score.value > 0.0 and np.isfinite(score.maxima).all():
+            for size in prefixes(len(score.maxima)):
+                groups[size].append((place, score))
     for size, members in groups.items():
         penalty = members[0][1].rule.penalty
-        ends = tails.law(np.stack([head.maxima[:size] for _, head in members]), penalty).location.tolist()
-        scores = np.array([head.with_constant(end) for (_, head), end in zip(members, ends, strict=True)])
+        ends = tails.law(np.stack([score.maxima[:size] for _, score in members]), penalty).location.tolist()
+        scores = np.array([score.with_constant(end) for (_, score), end in zip(members, ends, strict=True)])
         column = prefixes(size + 1).index(size)
-        table[[place for place, _ in members], column] = _codes(scores / np.array([head.value for _, head in members]))
+        table[[place for place, _ in members], column] = _codes(
+            scores / np.array([score.value for _, score in members])
+        )
     return table
 
 
@@ -231,13 +236,13 @@ def _stability(norm: NormFindings) -> npt.NDArray[np.uint16]:
     """End-points of 1, 2, 4, ... merged blocks, as ratios to the largest gradient norm that was met; 0 is none."""
     table = np.zeros((len(norm.per_input), MERGES), np.uint16)
     groups: dict[int, list[tuple[int, Score]]] = defaultdict(list)
-    for place, head in enumerate(norm.per_input):
-        if head is not None and head.outcome.has_law and len(head.maxima):
-            groups[len(head.maxima)].append((place, head))
+    for place, score in enumerate(norm.per_input):
+        if score is not None and score.outcome.has_law and len(score.maxima):
+            groups[len(score.maxima)].append((place, score))
     for members in groups.values():
-        found = tails.stability(np.stack([head.maxima for _, head in members]))
+        found = tails.stability(np.stack([score.maxima for _, score in members]))
         if len(found.merged) > 1:
-            largest = np.array([[head.maxima.max()] for _, head in members])
+            largest = np.array([[score.maxima.max()] for _, score in members])
             places = [place for place, _ in members]
             table[places, : len(found.merged)] = _codes(found.location / largest)
     return table

@@ -83,14 +83,14 @@ def remarks(found: Findings) -> list[Remark]:
         notes.append(Remark(title, text, flag, {k: int(marks[flag].sum()) for k, marks in enumerate(flags)}))
     for outcome in FitOutcome:
         if outcome is not FitOutcome.NOT_FINITE and not outcome.advice.endswith(HARMLESS):
-            counts = {k: sum(head.outcome is outcome for head in norm.known) for k, norm in enumerate(found.norms)}
+            counts = {k: sum(score.outcome is outcome for score in norm.known) for k, norm in enumerate(found.norms)}
             notes.append(Remark(f"fit ended as {outcome.value}", outcome.advice, f"outcome:{outcome.value}", counts))
     return [note for note in notes if note.flag is None or any(note.counts.values())]
 
 
 def headline(norm: NormFindings) -> str:
     """One sentence about a norm: what is estimated, and what attacks and proofs say."""
-    count = sum(not math.isnan(head.value) for head in norm.known)
+    count = sum(not math.isnan(score.value) for score in norm.known)
     if count == 0:
         return "There is no score in this norm yet."
     median = norm.median.value

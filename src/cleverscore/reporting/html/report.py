@@ -106,10 +106,10 @@ def write_page(page: str, out: Path) -> int:
 
 
 def _card(norm: NormFindings) -> str:
-    labelled = [head.correct for head in norm.known if head.correct is not None]
+    labelled = [score.correct for score in norm.known if score.correct is not None]
     counted = norm.column("counted")
     counted = counted[~np.isnan(counted)]
-    facts = [
+    details = [
         ("inputs", str(len(counted))),
         ("accuracy", _share(sum(labelled) / len(labelled) if labelled else math.nan, "unknown")),
         ("smallest", number(min(counted.tolist(), default=math.nan), 3)),
@@ -117,7 +117,7 @@ def _card(norm: NormFindings) -> str:
         ("certified above 0", _share(norm.certified_share)),
         ("score above attack", _share(norm.violation_rate)),
     ]
-    items = "".join(f"<div><dt>{term(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
+    items = "".join(f"<div><dt>{term(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in details)
     medians: list[tuple[str, Interval, bool]] = []
     if not math.isnan(norm.certified_median.value):
         medians.append(("certified", norm.certified_median, True))
@@ -127,7 +127,7 @@ def _card(norm: NormFindings) -> str:
     cells = "".join(_median(name, found, norm.radius if cut else math.inf) for name, found, cut in medians)
     return (
         f'<div class="card"><h3>l{escape(norm.name)} norm: medians over inputs</h3><dl class="medians">{cells}</dl>'
-        f'<p class="note">{escape(headline(norm))}</p><dl class="facts">{items}</dl></div>'
+        f'<p class="note">{escape(headline(norm))}</p><dl class="values">{items}</dl></div>'
     )
 
 
@@ -164,7 +164,7 @@ def _remarks(notes: Iterable[Remark], found: Findings) -> str:
 def _made(found: Findings) -> str:
     config, meta = found.config, found.meta
     used = meta.get("used") or {}
-    scores = [head for norm in found.norms for head in norm.known if takes_smallest(head.target_kind)]
+    scores = [score for norm in found.norms for score in norm.known if takes_smallest(score.target_kind)]
     scores += [score for norm in found.norms for part in norm.targets for score in part]
     rows: list[tuple[str, Any]] = [
         ("model", config.model),
@@ -183,9 +183,9 @@ def _made(found: Findings) -> str:
         ("seed", config.seed),
         ("budget", config.budget or "none"),
         *((name, _plain(used[name])) for name in ("bounds", "mean", "std", "outputs") if name in used),
-        ("gradients", f"{sum(head.gradients for norm in found.norms for head in norm.known):,}"),
+        ("gradients", f"{sum(score.gradients for norm in found.norms for score in norm.known):,}"),
         *(("elimination", words) for words in [elimination_summary(scores).removeprefix("elimination: ")] if words),
-        ("time", f"{sum(head.seconds for norm in found.norms for head in norm.known):,.0f} s of computing"),
+        ("time", f"{sum(score.seconds for norm in found.norms for score in norm.known):,.0f} s of computing"),
         ("versions", ", ".join(f"{name} {version}" for name, version in (meta.get("versions") or {}).items())),
     ]
     items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>" for name, value in rows)

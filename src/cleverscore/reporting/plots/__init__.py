@@ -103,10 +103,10 @@ def profile(score: Score, axes: Axes | None = None) -> Axes:
     return axes
 
 
-def bars(heads: Sequence[Score], axes: Axes | None = None) -> Axes:
+def bars(scores: Sequence[Score], axes: Axes | None = None) -> Axes:
     """Score of each input with its interval, smallest first."""
     axes = _axes(axes)
-    ordered = sorted(heads, key=lambda score: (math.isnan(score.value), score.value))
+    ordered = sorted(scores, key=lambda score: (math.isnan(score.value), score.value))
     places = np.arange(len(ordered))
     values = np.array([score.value for score in ordered])
     reach: Any = [
@@ -117,6 +117,6 @@ def bars(heads: Sequence[Score], axes: Axes | None = None) -> Axes:
     axes.errorbar(places, values, yerr=reach, fmt="none", ecolor=GREY, capsize=3, linewidth=1)
     axes.set_xticks(places, [f"#{score.input}\n{score.predicted}→{score.target}" for score in ordered], fontsize=8)
     axes.set_xlabel("#input, and predicted class → nearest class")
-    norms = ", ".join(rf"$\ell_{{{_tex(p)}}}$" for p in sorted({score.p for score in heads}))
+    norms = ", ".join(rf"$\ell_{{{_tex(p)}}}$" for p in sorted({score.p for score in scores}))
     axes.set_ylabel(f"CLEVER score, {norms}")
     return axes

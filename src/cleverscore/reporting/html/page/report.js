@@ -215,12 +215,12 @@ function startReport(doc, arrays) {
 
   function open(i) {
     const r = row(i), dialog = $("detail"), words = `input ${r.id}, classified as ${className(r.predicted)}`;
-    const facts = [[r.other ? r.method : "score", (r.capped ? "≥ " : "") + short(r.score)], [doc.interval, intervalWords(r)], ["nearest class", className(r.target)], ["margin", short(r.margin)], ["largest gradient norm", short(r.location)], ["K-S p", short(r.ks, 2)], ["A-D p", short(r.ad, 2)], ["fit", r.fit], ["blocks", r.blocks ? `${r.blocks}` : "–"]];
-    if (r.other) facts.splice(1, 0, [r.other, short(r.second)]);
-    if (r.label >= 0) facts.splice(2, 0, ["label", className(r.label)]);
-    if (!Number.isNaN(r.certified)) facts.push(["certified", short(r.certified)]);
-    if (!Number.isNaN(r.upper)) facts.push(["attack", Number.isFinite(r.upper) ? `${short(r.upper)} (${r.attack})` : "none succeeded"]);
-    const list = make("dl", { class: "facts" }, ...facts.map(([name, value]) => make("div", {}, make("dt", {}, term(doc, name === doc.interval ? "95% interval" : name, name)), make("dd", {}, value))));
+    const details = [[r.other ? r.method : "score", (r.capped ? "≥ " : "") + short(r.score)], [doc.interval, intervalWords(r)], ["nearest class", className(r.target)], ["margin", short(r.margin)], ["largest gradient norm", short(r.location)], ["K-S p", short(r.ks, 2)], ["A-D p", short(r.ad, 2)], ["fit", r.fit], ["blocks", r.blocks ? `${r.blocks}` : "–"]];
+    if (r.other) details.splice(1, 0, [r.other, short(r.second)]);
+    if (r.label >= 0) details.splice(2, 0, ["label", className(r.label)]);
+    if (!Number.isNaN(r.certified)) details.push(["certified", short(r.certified)]);
+    if (!Number.isNaN(r.upper)) details.push(["attack", Number.isFinite(r.upper) ? `${short(r.upper)} (${r.attack})` : "none succeeded"]);
+    const list = make("dl", { class: "values" }, ...details.map(([name, value]) => make("div", {}, make("dt", {}, term(doc, name === doc.interval ? "95% interval" : name, name)), make("dd", {}, value))));
     const charts = make("div", { class: "charts" });
     const values = maxima(i, r), points = convergence(i, r), cells = targets(i), profile = norm().profiles && norm().profiles[i];
     if (profile) charts.append(captioned("Radial profile: the steepest fall of the margin across each shell; their area is the margin, and the score is where it is used up (dashed)", profileChart(profile[0], profile[1], r)));
