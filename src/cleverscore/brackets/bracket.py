@@ -16,7 +16,6 @@ import torch
 from cleverscore.attacks.attack import AttackFunction
 from cleverscore.brackets.agreement import above_attack, below_certificate, share_above_attack, share_certified
 from cleverscore.brackets.masking import Sign, masking_signs, sign_above_attack
-from cleverscore.brackets.methods_table import methods_text
 from cleverscore.brackets.records import AttackRecord, CertificateRecord
 from cleverscore.brackets.run_bounds import (
     bracketed,
@@ -26,7 +25,7 @@ from cleverscore.brackets.run_bounds import (
     run_certificates,
     target_or_any,
 )
-from cleverscore.brackets.tables import bracket_summary, bracket_table
+from cleverscore.brackets.tables import bracket_summary, bracket_table, methods_text
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import box_of
 from cleverscore.scores.score import Score, Scores

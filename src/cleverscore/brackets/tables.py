@@ -1,48 +1,61 @@
-"""A bracket in words: the table, and what a reader should know before relying on it."""
+"""A bracket in words: the table of one method or of several, and what a reader should know before relying on it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cleverscore.brackets.agreement import crossed_words
+from cleverscore.brackets.run_bounds import target_or_any
 from cleverscore.norms import norm_name
-from cleverscore.scores.tables import class_word, interval_heading, interval_words, label_word, score_words
+from cleverscore.scores.tables import class_word, interval_heading, interval_words, label_word, remarks, score_words
 from cleverscore.scores.text_table import number, table
 
 if TYPE_CHECKING:
     from cleverscore.brackets.bracket import Bracket
+    from cleverscore.scores.score import Score
 
 
 def bracket_table(bracket: Bracket) -> str:
     """One line per bracketed row: proof, score, attack."""
+    headers, first = _first_columns(bracket, [row.target for row in bracket.rows])
+    headers += ["margin", "certified", "score", interval_heading(bracket.rows), "upper", "attack", "fit"]
+    lines = [
+        [
+            *first[i],
+            number(row.margin),
+            number(float(bracket.lower[i])),
+            cell,
+            interval_words(row),
+            number(float(bracket.upper[i])),
+            bracket.attack[i] or "-",
+            row.outcome.value,
+        ]
+        for i, (row, cell) in enumerate(_score_cells(bracket))
+    ]
+    return table(headers, lines)
+
+
+def _first_columns(bracket: Bracket, targets: Sequence[int]) -> tuple[list[str], list[list[str]]]:
+    """Headers and cells of the columns that say which input, class and norm a line is about."""
     names = bracket.scores.class_names
     labelled = any(row.label is not None for row in bracket.rows)
-    headers = ["input", *(["label"] if labelled else []), "predicted", "target", "norm", "margin"]
-    headers += ["certified", "score", interval_heading(bracket.rows), "upper", "attack", "fit"]
-    consistent = bracket.consistent
-    lines = []
-    for i, row in enumerate(bracket.rows):
-        label = [label_word(row, names)] if labelled else []
-        mark = "" if consistent[i] or np.isnan(row.value) else " !"
-        lines.append(
-            [
-                str(row.input),
-                *label,
-                class_word(names, row.predicted),
-                class_word(names, row.target),
-                norm_name(row.p),
-                number(row.margin),
-                number(float(bracket.lower[i])),
-                score_words(row) + mark,
-                interval_words(row),
-                number(float(bracket.upper[i])),
-                bracket.attack[i] or "-",
-                row.outcome.value,
-            ]
-        )
-    return table(headers, lines)
+    cells = [
+        [
+            str(row.input), *([label_word(row, names)] if labelled else []), class_word(names, row.predicted),
+            class_word(names, target), norm_name(row.p),
+        ]
+        for row, target in zip(bracket.rows, targets, strict=True)
+    ]  # fmt: skip
+    return ["input", *(["label"] if labelled else []), "predicted", "target", "norm"], cells
+
+
+def _score_cells(bracket: Bracket) -> Iterator[tuple[Score, str]]:
+    """Each row with its score in words, and ! where it contradicts the attack or the proof."""
+    for row, agrees in zip(bracket.rows, bracket.consistent, strict=True):
+        yield row, score_words(row) + ("" if agrees or np.isnan(row.value) else " !")
 
 
 def bracket_summary(bracket: Bracket) -> str:
@@ -72,3 +85,74 @@ def bracket_summary(bracket: Bracket) -> str:
     if below:
         lines.append(f"! below ({below}): more is proved than the score estimates; believe the certificate")
     return "\n".join([*lines, *crossed_words(bracket.lower, bracket.upper)])
+
+
+def methods_text(bracket: Bracket) -> str:
+    """Several methods side by side: the table, the medians of each norm, and what a reader should know of them."""
+    brackets = (bracket, *bracket.others)
+    words = [_medians(bracket, p) for p in sorted({row.p for row in bracket.rows})]
+    words += _disagreements(brackets)
+    told: dict[str, list[str]] = {}  # what holds for all methods is said once
+    for each in brackets:
+        for line in remarks(each.rows, fits=False):
+            told.setdefault(line, []).append(each.title)
+    words += [line if len(titles) == len(brackets) else f"{titles[0]}: {line}" for line, titles in told.items()]
+    return "\n".join([_methods_table(brackets), "", *words])
+
+
+def _methods_table(brackets: tuple[Bracket, ...]) -> str:
+    """One line per row: certified, the score of each method, attack."""
+    first = brackets[0]
+    attacked, certified = (bool((~np.isnan(bounds)).any()) for bounds in (first.upper, first.lower))
+    found = [{_key(row): cell for row, cell in _score_cells(each)} for each in brackets]
+    # The class that a search met is a better guess of the nearest one than that of the smallest sampled score.
+    nearest = {_key(row): row.target for each in brackets for row in each.rows if row.profile is not None}
+    headers, cells = _first_columns(first, [nearest.get(_key(row), row.target) for row in first.rows])
+    headers += ["certified"] if certified else []
+    headers += [*(each.title for each in brackets), *(["attack"] if attacked else [])]
+    lines = [
+        [
+            *cells[i],
+            *([number(float(first.lower[i]))] if certified else []),
+            *(scores.get(_key(row), "-") for scores in found),
+            *([number(float(first.upper[i]))] if attacked else []),
+        ]
+        for i, row in enumerate(first.rows)
+    ]
+    return table(headers, lines)
+
+
+def _key(row: Score) -> tuple[int, float, int | None]:
+    return row.input, row.p, target_or_any(row)
+
+
+def _medians(bracket: Bracket, p: float) -> str:
+    """The medians of a norm, from the proof up to the attack."""
+    part = bracket.of_norm(p)
+    columns = [
+        ("certified", part.lower),
+        *((each.title, each.score) for each in (part, *part.others)),
+        ("attack", part.upper),
+    ]
+    known = [(name, values[~np.isnan(values)]) for name, values in columns]
+    medians = ", ".join(f"{name} {number(float(np.median(values)))}" for name, values in known if len(values))
+    radius = part.rows[0].radius
+    return f"norm {norm_name(p)}, radius {radius:g}: medians over {len(part)} inputs: {medians}"
+
+
+def _disagreements(brackets: tuple[Bracket, ...]) -> list[str]:
+    """How often each method contradicts attacks and proofs."""
+    first = brackets[0]
+    words = []
+    for each in brackets:
+        above, below, name = int(each.violated.sum()), int(each.loose.sum()), each.title
+        if above:
+            words.append(f"! {name} is above the attack for {above} of {len(each)} rows: believe the attack")
+        if below:
+            words.append(
+                f"! {name} is below what is certified for {below} of {len(each)} rows: believe the certificate"
+            )
+    failed = int(np.isinf(first.upper).sum())
+    if failed:
+        words.append(f"no attack succeeded for {failed} of {len(first)} rows")
+    return words + crossed_words(first.lower, first.upper)

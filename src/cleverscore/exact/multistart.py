@@ -138,7 +138,8 @@ def dense_multistart_lipschitz(
 ) -> Exact:
     """The largest ||grad(f_c - f_j)||_q in B_p(x0, radius) that `count` ascents find.
 
-    The network has to be twice differentiable. `high` is infinite: nothing is proved, though for networks of a few dozen inputs the value is reliable.
+    The network has to be twice differentiable. `high` is infinite: nothing is proved, though for networks of a
+    few dozen inputs the value is reliable.
 
     >>> smooth = Classifier(torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Softplus(), torch.nn.Linear(8, 2)))
     >>> target = 1 - int(smooth(torch.zeros(1, 3)).argmax())
