@@ -25,9 +25,9 @@ import torch
 
 import cleverscore as cs
 from cleverscore.errors import LoadError
-from cleverscore.inputs.image_preprocessing import CENTRE_SHARE, Framing
+from cleverscore.inputs.image_preprocessing import CENTRE_SHARE, ImagePreprocessing
 from cleverscore.inputs.targets import choose
-from cleverscore.loading.image_folder import framed, open_picture
+from cleverscore.loading.image_folder import open_picture, preprocessed
 from cleverscore.loading.zoo import shipped
 
 KINDS = ("least_likely", "random", "runner_up")
@@ -151,9 +151,9 @@ def images_of(name: str, data: Path) -> Iterator[tuple[int, npt.NDArray[np.float
     """(number, image, label) of the images that a network may be scored on, one after the other."""
     network = NETWORKS[name]
     if network.family == "imagenet":
-        framing = Framing((network.side, network.side), 3, round(network.side / CENTRE_SHARE))
+        preprocessing = ImagePreprocessing((network.side, network.side), 3, round(network.side / CENTRE_SHARE))
         for i, (path, label) in enumerate(_spread(_pictures(data))):
-            yield i, framed(open_picture(path, path.name), framing), label
+            yield i, preprocessed(open_picture(path, path.name), preprocessing), label
         return
     images, labels = cs.load_data("zoo:mnist" if network.family == "mnist" else test_data(name, data) or "")
     assert labels is not None  # these data have labels

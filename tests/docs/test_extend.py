@@ -38,7 +38,7 @@ def curved() -> tuple[cs.Classifier, torch.Tensor]:
     return cs.Classifier(model, bounds=(0.0, 1.0)), torch.rand(3, 6)
 
 
-def project(goal: cs.Goal, *, p: float, seed: int) -> torch.Tensor:
+def project(goal: cs.Criterion, *, p: float, seed: int) -> torch.Tensor:
     """One step of a linear model, which is exact for an affine classifier against its nearest class."""
     margins, gradients = goal.margins_and_gradients(goal.x)
     steps = (margins + 1e-4) / gradients.flatten(1).square().sum(1)
@@ -75,7 +75,7 @@ def test_own_attacks_stand_beside_names() -> None:
 def test_nothing_about_an_own_attack_is_trusted() -> None:
     classifier, images = affine(bounds=(0.0, 1.0))
 
-    def outside(goal: cs.Goal, *, p: float, seed: int) -> torch.Tensor:
+    def outside(goal: cs.Criterion, *, p: float, seed: int) -> torch.Tensor:
         return goal.x + 100.0 * torch.randn(goal.x.shape)
 
     attacked = cs.attack(classifier, images, outside)
@@ -83,7 +83,7 @@ def test_nothing_about_an_own_attack_is_trusted() -> None:
     again = cs.attack(classifier, images, outside)
     assert torch.equal(attacked.adversarial, again.adversarial)  # torch's generator is seeded
 
-    def lazy(goal: cs.Goal, *, p: float, seed: int) -> torch.Tensor:
+    def lazy(goal: cs.Criterion, *, p: float, seed: int) -> torch.Tensor:
         return goal.x
 
     assert not cs.attack(classifier, images, lazy).success.any()
@@ -102,7 +102,7 @@ def test_nothing_about_an_own_attack_is_trusted() -> None:
 
 
 def named(name: str, function: Any) -> Any:
-    def wrapped(goal: cs.Goal, **options: Any) -> Any:
+    def wrapped(goal: cs.Criterion, **options: Any) -> Any:
         return function(goal, **options)
 
     wrapped.__name__ = name

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 import cleverscore as cs
 from cleverscore.inputs.image_preprocessing import ImagePreprocessing
 from cleverscore.loading.dataset import open_data
-from cleverscore.loading.image_folder import framed
+from cleverscore.loading.image_folder import preprocessed
 from cleverscore.loading.row_selection import correct_rows, rows_of
 from cleverscore.loading.zoo import cifar10, mnist
 from tests.loading import nets
@@ -128,11 +128,11 @@ def test_pictures_are_framed_as_the_usual_recipe_does() -> None:
     resized = picture.resize((round(400 * ratio), 256), Image.Resampling.BILINEAR)
     left = (resized.width - 224) // 2
     expected = np.asarray(resized.crop((left, 16, left + 224, 240)), np.float32).transpose(2, 0, 1) / 255
-    assert np.array_equal(framed(picture, frame), expected)
+    assert np.array_equal(preprocessed(picture, frame), expected)
     last = ImagePreprocessing.like((224, 224, 3))
-    assert last is not None and np.array_equal(framed(picture, last), expected.transpose(1, 2, 0))
+    assert last is not None and np.array_equal(preprocessed(picture, last), expected.transpose(1, 2, 0))
     grey = ImagePreprocessing.like((1, 28, 28))
-    assert grey is not None and framed(picture, grey).shape == (1, 28, 28) and grey.resize == 28
+    assert grey is not None and preprocessed(picture, grey).shape == (1, 28, 28) and grey.resize == 28
     assert ImagePreprocessing.like((10,)) is None and ImagePreprocessing.like((5, 8, 8)) is None
 
 

@@ -65,7 +65,12 @@ def test_a_budget_of_time_leaves_room_for_attacks(tmp_path: Path) -> None:
     assert "within the budget of 10s" in work.words
 
 
-def test_shorter_ways_leave_out_what_was_chosen() -> None:
-    assert "--preset quick" in forecast.shorter_ways(study(), "paper")
-    ways = forecast.shorter_ways(study(method="sharp", budget="10m"), "quick")
-    assert "--preset" not in ways and "--budget" not in ways and "--method" not in ways and "--limit" not in ways
+def test_shorter_options_leave_out_what_was_chosen() -> None:
+    assert "--preset quick" in forecast.shorter_options(study(), "paper")
+    options = forecast.shorter_options(study(method="sharp", budget="10m"), "quick")
+    assert (
+        "--preset" not in options
+        and "--budget" not in options
+        and "--method" not in options
+        and "--limit" not in options
+    )
