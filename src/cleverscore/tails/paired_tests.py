@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,14 +41,11 @@ def median_interval(values: Array, level: float = 0.95) -> Interval:
     Interval(value=5.5, low=2.0, high=9.0)
     """
     known = np.sort(values[~np.isnan(values)])
-    count = len(known)
-    if count == 0:
+    if len(known) == 0:
         return Interval(math.nan, math.nan, math.nan)
-    # P(X_(k) > median) = P(binomial < k); the largest k that keeps it within half of what may go wrong.
-    below = int(stats.binom.ppf((1.0 - level) / 2.0, count, 0.5))
-    place = below - 1 if stats.binom.cdf(below - 1, count, 0.5) <= (1.0 - level) / 2.0 else below - 2
-    place = min(max(place, 0), (count - 1) // 2)
-    return Interval(float(np.median(known)), float(known[place]), float(known[count - 1 - place]))
+    held: Any = stats.quantile_test(known, p=0.5).confidence_interval(level)
+    low, high = (known[0], known[-1]) if np.isnan([held.low, held.high]).any() else (held.low, held.high)
+    return Interval(float(np.median(known)), float(low), float(high))
 
 
 @dataclass(frozen=True)
@@ -92,8 +89,8 @@ def difference(
     if count == 0:
         nothing = Interval(math.nan, math.nan, math.nan)
         return Difference(0, nothing, nothing, 0, 0, 0, 1.0, level, 0, None, None)
-    generator = np.random.default_rng([seed, count])
-    means, medians = _resampled(change, generator)
+    drawn = [(change[picks].mean(1), np.median(change[picks], axis=1)) for picks in _resamples(count, seed)]
+    means, medians = (np.concatenate(part) for part in zip(*drawn, strict=True))
     tail = (1.0 - level) / 2.0
     mean = Interval(float(change.mean()), *(float(v) for v in np.quantile(means, [tail, 1.0 - tail])))
     median = Interval(float(np.median(change)), *(float(v) for v in np.quantile(medians, [tail, 1.0 - tail])))
@@ -138,32 +135,23 @@ def relative_change(
         return nothing
     if count < FEWEST:
         return Interval(now / base - 1.0, math.nan, math.nan)
-    generator = np.random.default_rng([seed, count])
-    at_once = max(1, 2_000_000 // count)
-    ratios = []
-    for start in range(0, RESAMPLES, at_once):
-        picks = generator.integers(0, count, (min(at_once, RESAMPLES - start), count))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratios.append(statistic(second[picks], axis=1) / statistic(first[picks], axis=1) - 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        drawn = np.concatenate(
+            [statistic(second[p], axis=1) / statistic(first[p], axis=1) - 1.0 for p in _resamples(count, seed)]
+        )
     # A resample with 0 in both says nothing, and belongs to neither side.
-    drawn = np.concatenate(ratios)
     drawn = np.sort(drawn[~np.isnan(drawn)])
     tail = (1.0 - level) / 2.0
     places = [math.floor(tail * (len(drawn) - 1)), math.ceil((1.0 - tail) * (len(drawn) - 1))]
     return Interval(now / base - 1.0, *(float(drawn[place]) for place in places))
 
 
-def _resampled(change: Array, generator: np.random.Generator) -> tuple[Array, Array]:
-    """Means and medians of resamples with replacement, a bounded amount of memory at a time."""
-    count = len(change)
+def _resamples(count: int, seed: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Places (resamples, count) drawn with replacement, a bounded amount of memory at a time."""
+    generator = np.random.default_rng([seed, count])
     at_once = max(1, 2_000_000 // count)
-    means, medians = [], []
     for start in range(0, RESAMPLES, at_once):
-        size = (min(at_once, RESAMPLES - start), count)
-        picks = change[generator.integers(0, count, size)]
-        means.append(picks.mean(1))
-        medians.append(np.median(picks, axis=1))
-    return np.concatenate(means), np.concatenate(medians)
+        yield generator.integers(0, count, (min(at_once, RESAMPLES - start), count))
 
 
 def _reach(level: float) -> float:
