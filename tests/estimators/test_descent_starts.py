@@ -72,16 +72,16 @@ def test_meetings_are_counted_within_three_percent(distances: list[float]) -> No
 def test_more_is_taken_off_where_groups_met_crossings_at_different_distances(
     met: list[float], first_order: float
 ) -> None:
-    unseen = FarGroups(first_order, met).unseen(1.0)
+    unseen = FarGroups(first_order, met).unseen(1.0, True)
     assert 0.0 <= unseen <= MOST_UNSEEN + UNSEEN_WHERE_CURVED
-    assert unseen <= FarGroups(first_order, [1.1 * distance for distance in met]).unseen(1.0)
-    assert unseen <= FarGroups(first_order, met[:1]).unseen(1.0)  # too few to tell
+    assert unseen <= FarGroups(first_order, [1.1 * distance for distance in met]).unseen(1.0, True)
+    assert unseen <= FarGroups(first_order, met[:1]).unseen(1.0, True)  # too few to tell
 
 
 def test_nothing_is_taken_off_where_gradients_tell_the_distance_and_groups_agree() -> None:
-    assert FarGroups(1.0, [1.0] * ENOUGH).unseen(1.0) == 0.0
-    assert FarGroups(1.0, []).unseen(math.inf) == 0.0  # nothing was met: the score is the radius
-    assert FarGroups(math.nan, [1.0] * ENOUGH).unseen(1.0) == UNSEEN_WHERE_CURVED
+    assert FarGroups(1.0, [1.0] * ENOUGH).unseen(1.0, True) == 0.0
+    assert FarGroups(1.0, []).unseen(math.inf, True) == 0.0  # nothing was met: the score is the radius
+    assert FarGroups(math.nan, [1.0] * ENOUGH).unseen(1.0, True) == UNSEEN_WHERE_CURVED
 
 
 def test_halving_spends_what_is_promised_and_goes_on_with_the_nearest_of_each_group() -> None:

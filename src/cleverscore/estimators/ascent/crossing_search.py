@@ -211,8 +211,8 @@ class CrossingSearch:
         """The share of this target's score that crossings which were not found probably take off."""
         target = self.targets[t]
         if self.far.met and (self.together or target.upper <= self.nearest):
-            return self.far.unseen(self.nearest)
-        return target.far.unseen(target.upper)
+            return self.far.unseen(self.nearest, self.settled_any)
+        return target.far.unseen(target.upper, target.settled)
 
     def run(self, reserve: float) -> None:
         """All descents; `reserve` is what the ascents of one target will need."""

@@ -37,6 +37,9 @@ MOST_FAR_GROUPS = 2  # of a round after the first
 # distance. On adversarially trained convolutional networks many crossings are about equally near, every group meets
 # others, and longer attacks find nearer ones: without this up to 31% of their scores were above the attack, with it 2%.
 # (Twice the spread of the third nearest does as well there, but moves scores of easy networks by 5% from seed to seed.)
+# Where too few groups met the nearest crossing, two that are equally near may be chance, unless they are as good as
+# equal.
+UNSETTLED_PER_SPREAD = 15.0
 UNSEEN_PER_SPREAD, MOST_UNSEEN, UNSEEN_WHERE_CURVED = 3.0, 0.06, 0.01
 GROUP_NUMBERS = 16  # numbers of a round's groups
 
@@ -88,16 +91,21 @@ class FarGroups:
         """Whether enough groups met the nearest crossing."""
         return self.meetings(nearest) >= self.wanted(nearest)
 
-    def unseen(self, nearest: float) -> float:
+    def unseen(self, nearest: float, settled: bool) -> float:
         """The share of a score that crossings nearer than the nearest one found probably take off.
 
-        >>> FarGroups(1.0, [1.0, 1.0, 1.0]).unseen(1.0), round(FarGroups(3.0, [1.01, 1.0, 1.2]).unseen(1.0), 3)
+        settled     whether enough groups met the nearest crossing.
+
+        >>> FarGroups(1.0, [1.0, 1.0, 1.0]).unseen(1.0, True), round(FarGroups(3.0, [1.01, 1.0]).unseen(1.0, True), 3)
         (0.0, 0.04)
+        >>> [round(FarGroups(1.0, [1.0, second, 1.2]).unseen(1.0, settled=False), 3) for second in (1.0, 1.002, 1.01)]
+        [0.0, 0.03, 0.06]
         """
         if not 0.0 < nearest < math.inf:
             return 0.0
         second = sorted(self.met)[1] if len(self.met) > 1 else math.inf
-        by_spread = min(UNSEEN_PER_SPREAD * max(second / nearest - 1.0, 0.0), MOST_UNSEEN)
+        per_spread = UNSEEN_PER_SPREAD if settled else UNSETTLED_PER_SPREAD
+        by_spread = min(per_spread * max(second / nearest - 1.0, 0.0), MOST_UNSEEN)
         curved = 1.0 if math.isnan(self.first_order) else min(abs(self.first_order / nearest - 1.0), 1.0)
         return by_spread + UNSEEN_WHERE_CURVED * curved
 
