@@ -65,8 +65,8 @@ MANY_TARGETS, PREFILTERED = 32, 16
 # crossing.
 SEARCH_ERROR, GAP_WEIGHT, NOT_MET_ENOUGH = 0.02, 0.5, 0.1
 # A score is not smaller than this share of the nearest crossing. The falls of two shells may belong to two directions,
-# and no single one follows both. On robustly trained networks such falls took up to 23% off the crossing, for some seeds
-# and not for others, while the crossing itself was within 7% of the longest attack's. `score_low` keeps the root.
+# and no single one follows both. On a robustly trained network such falls took up to 23% off the crossing, for some
+# seeds and not for others, while the crossing itself was within 7% of the longest attack's. `score_low` keeps the root.
 LEAST_SHARE = 0.89
 UNSETTLED = 0.1  # more search would lower the score by more than this share
 UNTARGETED_SHARE = 0.5  # of a budget, where each target has to have its score
