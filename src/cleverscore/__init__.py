@@ -1,4 +1,4 @@
-"""cleverscore: how far an input must be moved before a neural network changes its mind, without attacking it.
+"""cleverscore: how far an input must be moved before a neural network changes its class, without attacking it.
 
 Names are loaded when they are first used, so `cleverscore.tails` never needs torch and the command line starts fast.
 """

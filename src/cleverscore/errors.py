@@ -21,7 +21,7 @@ class CleverError(Exception):
 
 
 class SettingError(CleverError, ValueError):
-    """A setting is outside what the mathematics or the program allows."""
+    """A setting has a value that the mathematics or the program does not allow."""
 
 
 class InputError(CleverError, ValueError):
@@ -53,7 +53,7 @@ class MissingExtraError(CleverError, ImportError):
 
     @classmethod
     def of(cls, package: str, extra: str, purpose: str) -> MissingExtraError:
-        """Build the message for `package`, which `purpose` needs and the extra `extra` installs."""
+        """The error for a missing `package`: `purpose` needs it, and `pip install 'cleverscore[extra]'` installs it."""
         return cls(f"{purpose} needs {package}, which is not installed; run: pip install 'cleverscore[{extra}]'")
 
 

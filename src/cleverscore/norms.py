@@ -9,7 +9,7 @@ from cleverscore.errors import SettingError
 
 
 def parse_norm(p: float | str) -> float:
-    """The exponent p as a float: 2, "2", "l2", "inf", math.inf; anything below 1 is no norm.
+    """The exponent p of a norm as a float, from 2, "2", "l2", "inf" or math.inf; values below 1 are refused.
 
     >>> parse_norm("inf"), parse_norm(1.5)
     (inf, 1.5)
@@ -40,7 +40,7 @@ def dual_exponent(p: float) -> float:
 
 
 def numbers_by_norm(values: Sequence[str], what: str, *, examples: tuple[str, str]) -> dict[str, float]:
-    """Numbers as the command line writes them: 0.3 or 8/255 for every norm, under "", or inf=0.02 for one.
+    """Parse numbers of a command-line option, by norm: 0.3 or 8/255 is for every norm (key ""), inf=0.02 for one norm.
 
     >>> numbers_by_norm(["0.3", "linf=0.02", "l1=5/10"], "--min-score", examples=("0.3", "inf=0.02"))
     {'': 0.3, 'inf': 0.02, '1': 0.5}

@@ -12,7 +12,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 @contextmanager
 def progress(total: int, label: str, *, lines: bool = False) -> Iterator[Callable[[int], None]]:
-    """A function that hears how many units were done.
+    """A function to call with the number of finished units of work; it shows the progress.
 
     A terminal gets a bar. Elsewhere nothing is printed, or with `lines` one line every ten seconds.
     """

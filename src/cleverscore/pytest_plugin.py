@@ -1,4 +1,4 @@
-"""A pytest plugin: the fixtures `assert_robust` and `clever_baseline`, and lines at the end with what they found."""
+"""A pytest plugin: the fixtures `assert_robust` and `clever_baseline`, and a summary at the end of the output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def assert_robust(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """assert_robust(classifier, x, p=2, at_least=0.3): fail the test unless every input's score is at least that."""
+    """assert_robust(classifier, x, p=2, at_least=0.3): fail the test unless every input's score is at least 0.3."""
     from cleverscore.scores.decide import decide  # here, so that runs without such tests do not import torch
 
     spent = request.config.stash.setdefault(_DECISIONS, [])
@@ -46,10 +46,11 @@ def assert_robust(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 @pytest.fixture
 def clever_baseline(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """clever_baseline(classifier, x, p=2, labels=y): score, and keep or compare the scores with those kept before.
+    """clever_baseline(classifier, x, p=2, labels=y): score the inputs, and store the scores or compare them.
 
-    `--clever-save` keeps them; `--clever-compare-fail=median:10%` fails the test where the median dropped by more. What
-    cannot be told, with few or noisy inputs, is said at the end and does not fail. Options are those of `cs.clever`.
+    `--clever-save` stores the scores. `--clever-compare-fail=median:10%` compares with the stored scores, and fails the
+    test if the median dropped by more than 10%. If inputs are too few or too noisy to decide, the test passes and the
+    end of pytest's output says so. Other arguments are those of `cs.clever`.
     """
     from cleverscore.reporting.gate import Result
     from cleverscore.reporting.score_baseline import (
@@ -87,7 +88,7 @@ def clever_baseline(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say what the decisions cost and how the baselines compare."""
+    """Print how many gradients `assert_robust` took, and how scores compare with the stored ones."""
     spent = config.stash.get(_DECISIONS, [])
     if spent:
         used, full = (sum(column) for column in zip(*spent, strict=True))

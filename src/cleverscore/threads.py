@@ -1,4 +1,4 @@
-"""Threads: how many, pools of them, and one intra-operation thread each."""
+"""Threads: their number, and pools of threads with one intra-operation thread each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cleverscore.validation import is_whole
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One intra-operation thread; what was set before is restored."""
+    """Set torch to one intra-operation thread; the previous number is restored afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -26,7 +26,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def pool(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads with one intra-operation thread each; what was set before is restored."""
+    """A pool of threads with one intra-operation thread each; the previous number is restored afterwards."""
     before = torch.get_num_threads()
     executor = ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1))
     try:
@@ -37,7 +37,7 @@ def pool(workers: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def default_workers(device: torch.device) -> int:
-    """One thread per usable core on a CPU, one in all on an accelerator."""
+    """The default number of threads: one per usable core on a CPU, one on an accelerator."""
     if device.type != "cpu":
         return 1
     affinity = getattr(os, "sched_getaffinity", None)

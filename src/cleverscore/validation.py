@@ -1,4 +1,4 @@
-"""What users pass: numbers, and names of their own modules."""
+"""Checks of values that users pass: numbers, and names of their own modules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import ModuleType
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a finite real number; True and False are none.
+    """Whether a value is a finite real number; True and False do not count as numbers.
 
     >>> is_number(0.05), is_number("0.05"), is_number(True), is_number(math.nan)
     (True, False, False, False)
@@ -20,7 +20,7 @@ def is_number(value: object) -> bool:
 
 
 def is_whole(value: object) -> bool:
-    """Whether it is a whole number, in whichever type.
+    """Whether a value is a whole number, of any numeric type.
 
     >>> is_whole(500), is_whole(500.0), is_whole(0.5), is_whole("500")
     (True, True, False, False)
@@ -29,7 +29,7 @@ def is_whole(value: object) -> bool:
 
 
 def import_module_of_user(name: str) -> ModuleType:
-    """Import a module by its name, also one that lies in the current folder, as `python -m` would find it."""
+    """Import a module by its name, also from the current folder, as `python -m` does."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     return import_module(name)

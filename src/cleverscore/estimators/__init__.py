@@ -1,1 +1,1 @@
-"""What measures a classifier near an input: searches for large gradients and for the nearest crossing."""
+"""Estimators: they measure gradient norms around an input, or search for the nearest point of another class."""

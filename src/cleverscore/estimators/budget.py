@@ -1,4 +1,4 @@
-"""A budget of gradients or of time, shared out over inputs."""
+"""A budget of gradients or of time, divided among inputs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ PILOT_BLOCKS = 2  # with a budget of time, the first blocks tell what one costs
 
 @dataclass
 class Charge:
-    """Gradients that have to be paid for."""
+    """The number of gradients to charge to a budget."""
 
     gradients: int
 
 
 class Budget:
-    """What may still be spent; `share` gives a group of inputs its part and takes back what it leaves.
+    """A limit on gradients or seconds; `share` gives a group of inputs a part, and the unused rest goes to later
+    inputs.
 
     >>> Budget.parse("10m").seconds, Budget.parse(5000).gradients
     (600.0, 5000.0)
@@ -38,7 +39,7 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str | int | None) -> Budget:
-        """None: no limit; a whole number: gradients; a number with s, m or h: time."""
+        """A budget from text: None is no limit, a number is gradients, a number with s, m or h is time."""
         if text is None:
             return cls()
         found = re.fullmatch(r"\s*([0-9_]*\.?[0-9]+)\s*([smh]?)\s*", str(text))
@@ -53,7 +54,7 @@ class Budget:
         return math.isinf(self.gradients) and math.isinf(self.seconds)
 
     def share(self, inputs: int, of: int) -> Budget:
-        """The part of what is left for `inputs` of the `of` inputs to come."""
+        """The part of the remaining budget for `inputs` inputs, out of `of` inputs that are still to be measured."""
         part = Budget(
             gradients=(self.gradients - self.spent_gradients) * inputs / of,
             seconds=(self.seconds - self.spent_seconds) * inputs / of,
@@ -63,7 +64,7 @@ class Budget:
 
     @contextmanager
     def charging(self, gradients: int = 0) -> Iterator[Charge]:
-        """Pay for gradients, also for those that are put on the bill meanwhile, and for the time that all takes."""
+        """Charge the gradients and the time of a `with` block; the block may add gradients to the yielded charge."""
         began = time.monotonic()
         charge = Charge(gradients)
         yield charge
@@ -74,7 +75,7 @@ class Budget:
                 shared_budget.spent_seconds += seconds
 
     def affords(self, gradients: int) -> bool:
-        """Whether so many more gradients are within the budget, at the speed seen so far."""
+        """Whether this many more gradients fit into the budget, at the speed measured so far."""
         if self.spent_gradients + gradients > self.gradients:
             return False
         per_gradient = self.spent_seconds / max(1, self.spent_gradients)

@@ -1,4 +1,4 @@
-"""Estimator: what measures a classifier near inputs. The built-in methods and a user's own are subclasses of it."""
+"""Estimator: the base class of all methods that measure a classifier around an input, built-in or a user's own."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ OnWork = Callable[[int], None]  # hears how much work was done, in the units of 
 
 @dataclass(frozen=True)
 class Wording:
-    """What tables and reports say of an estimator; a run keeps it, so that a reader does not need the estimator.
+    """Texts about an estimator for tables and reports; a run stores them, so a report does not need the estimator.
 
-    work            what was computed for a target, as part of a sentence.
-    all_well        what there is to say where nothing went wrong.
+    work            what the estimator computes for a target, as part of a sentence.
+    all_well        a sentence for runs in which nothing went wrong.
     settings        rows (name, value) of the report's table of settings.
     how_to_read     paragraphs (title, text) of the report.
     """
@@ -41,20 +41,20 @@ class Wording:
 
 
 class Estimator:
-    """A way to measure a classifier near an input; `clever(..., method=)` takes one of your own (docs/extend.md).
+    """A method that measures a classifier around an input; pass your own as `clever(..., method=)` (docs/extend.md).
 
-    A subclass has a `name` and the method `measure`. The other members have defaults that suit an estimator which does
-    a fixed amount of work for one input after the other.
+    A subclass has a `name` and the method `measure`. The defaults of the other members suit an estimator that measures
+    one input at a time with a fixed amount of work.
 
-    name        what result rows carry in their column `method`.
-    radius      of the ball, where the user gives none.
-    penalty     the weight of (scale / range)^2 in the tail fit, where the user gives none.
-    cap         whether the radius bounds the score, as Algorithm 1 says.
+    name        the value of the column `method` in result rows.
+    radius      default radius of the ball.
+    penalty     default weight of the penalty (scale / range)^2 in the tail fit.
+    cap         whether scores are capped at the radius, as in Algorithm 1.
     tail        a tail model instead of the reverse Weibull law: (maxima, level) -> tails.Endpoints.
-    unused      settings that have no meaning for it.
-    activity    what a progress bar says.
-    title       what a table with several methods calls it; default: its name.
-    per_target  whether each target is measured at points of its own; else a point serves all targets.
+    unused      names of settings that the estimator does not use.
+    activity    the text of the progress bar.
+    title       the heading of its column in a table of several methods; default: its name.
+    per_target  whether each target is measured at its own points; otherwise all targets share the points.
     """
 
     name: str
@@ -68,19 +68,19 @@ class Estimator:
     per_target: bool = False
 
     def measure(self, ready: Prepared, example: Example, budget: Budget) -> Measurements:
-        """Measure one example with `ready.classifier`, within the budget if it can be."""
+        """Measure one example with `ready.classifier`, within the budget if possible."""
         raise NotImplementedError
 
     def max_work(self, settings: Settings, dim: int) -> int:
-        """Points per input, or with `per_target` gradients per target, at most: for progress and cost."""
+        """The largest number of points per input (with `per_target`: gradients per target), for progress and cost."""
         return settings.blocks * settings.block_size
 
     def stops_early(self, settings: Settings) -> bool:
-        """Whether it may do less than `max_work`."""
+        """Whether the estimator may do less work than `max_work`."""
         return settings.adaptive
 
     def check(self, settings: Settings) -> None:
-        """Refuse settings that it cannot work with: at least a ball that does not exist."""
+        """Raise a SettingError for settings that the estimator cannot use; the default checks the ball."""
         self.ball_of(settings)
 
     def ball_of(self, settings: Settings) -> LpBall:
@@ -100,7 +100,7 @@ class Estimator:
         )  # fmt: skip
 
     def wording(self, settings: Settings) -> Wording:
-        """What is said of it."""
+        """The texts about this estimator for tables and reports."""
         return Wording(f"method {self.name}")
 
     def prepare(
@@ -112,7 +112,7 @@ class Estimator:
         chunk_size: int | None = None,
         workers: int | None = None,
     ) -> Prepared:
-        """Make a classifier ready for inputs like the examples, on which faster forms of it are checked."""
+        """Optimise a classifier for speed, check the optimised one on the examples, and choose the chunk size."""
         from cleverscore.models.input_box import box_of
         from cleverscore.threads import checked_workers
 
@@ -121,12 +121,12 @@ class Estimator:
         return self.kind(classifier, settings).make(order, examples)
 
     def kind(self, classifier: Classifier, settings: Settings) -> type[Prepared]:
-        """What a classifier is made ready as."""
+        """The class that `prepare` makes for this classifier."""
         return Prepared
 
 
 class Order(NamedTuple):
-    """What is to be made ready; the chunk size is None where it is still to be chosen."""
+    """The arguments of `Prepared.make`; a chunk size of None means that `make` chooses it."""
 
     estimator: Estimator
     classifier: Classifier
@@ -137,9 +137,9 @@ class Order(NamedTuple):
 
 @dataclass(frozen=True)
 class Prepared:
-    """An estimator with a classifier made ready for one norm.
+    """An estimator with an optimised classifier, for one norm.
 
-    It serves any inputs, in any order and any number of times, and gives the same numbers each time.
+    It can measure any inputs, in any order and any number of times, with the same results each time.
 
     chunk_size  points per forward pass.
     workers     threads.
@@ -153,7 +153,7 @@ class Prepared:
 
     @classmethod
     def make(cls, order: Order, examples: Sequence[Example]) -> Prepared:
-        """Choose the fastest form of the network and the chunk size."""
+        """Optimise the network for speed, and choose the chunk size."""
         import torch
 
         from cleverscore.estimators.sampling.chunk_size import resolved_chunk_size
@@ -165,17 +165,18 @@ class Prepared:
 
     @property
     def splits(self) -> bool:
-        """Whether the blocks of an input can be computed apart from each other, by `blocks`."""
+        """Whether the blocks of an input can be computed independently of each other, by `blocks`."""
         return False
 
     def max_work(self, dim: int) -> int:
-        """Work per input at most, in the units of progress."""
+        """The largest amount of work per input, in units of progress."""
         return self.estimator.max_work(self.settings, dim)
 
     def measure(
         self, examples: Sequence[Example], *, budget: Budget | None = None, on_work: OnWork | None = None
     ) -> Iterator[tuple[int, Measurements]]:
-        """Measure all examples: (position, measurements) as each is complete. Default budget: that of the settings."""
+        """Measure all examples; yields (position, measurements) as each is done. Default budget: that of the settings.
+        """
         budget = budget or Budget.parse(self.settings.budget)
         for position, example in enumerate(examples):
             share = budget.share(1, len(examples) - position)
@@ -189,11 +190,11 @@ class Prepared:
     def blocks(
         self, tasks: Sequence[tuple[Example, range]], *, on_work: OnWork | None = None
     ) -> Iterator[tuple[int, BlockMaxima]]:
-        """Some blocks of each example for all its targets: (position, maxima) as each task is complete."""
+        """Draw the given blocks of each example for all its targets; yields (position, maxima) as each task is done."""
         raise SettingError(f"the work of method {self.estimator.name!r} cannot be split into blocks")
 
     def probe(self, example: Example, points: int) -> float:
-        """Seconds that margin gradients at so many points take."""
+        """Measure the seconds that margin gradients at `points` points take."""
         return self._probed(self.classifier, example, self.estimator.ball_of(self.settings), points)
 
     def _probed(self, classifier: Classifier, example: Example, ball: LpBall, points: int) -> float:

@@ -1,4 +1,4 @@
-"""What an estimator measured for one input: block maxima or radial profiles, what they cost, and why it stopped."""
+"""Measurements of one input by an estimator: block maxima or radial profiles, their cost, and why measuring stopped."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Measurements:
-    """All that was measured for one input and one norm; scores are derived from it.
+    """The measurements of one input in one norm, from which scores are computed.
 
-    maxima      one array of block maxima per target; under adaptive sampling they differ in length, and targets that
-                got a few points only have blocks of one point.
-    stopped     per target, why no more blocks were drawn.
-    profiles    per target, what a search across shells found; then there are no blocks.
+    maxima      one array of block maxima per target; under adaptive sampling their lengths differ, and targets that
+                were eliminated by a few points have blocks of one point.
+    stopped     per target, why sampling or search stopped.
+    profiles    per target, the radial profile of a method that searches instead of drawing blocks.
     slopes      per target, the gradient norm at the input, where the maxima are of curvatures (second-order scores).
-    counts      per target, how many maxima there are; given where the maxima themselves were left on disk.
-    gradients   per target, how many were computed for the maxima; default: one at each point of each block.
+    counts      per target, the number of maxima; given where the maxima themselves were not read from disk.
+    gradients   per target, the number of gradients computed; default: one at each point of each block.
     """
 
     input_id: int
@@ -52,7 +52,7 @@ class Measurements:
 
     @property
     def points(self) -> tuple[int, ...]:
-        """Per target, at how many points of the ball its maxima are."""
+        """Per target, the number of points in all blocks."""
         return tuple(count * size for count, size in zip(self.counts, self.block_sizes, strict=True))
 
     @classmethod
@@ -68,7 +68,7 @@ class Measurements:
         slopes: tuple[float, ...] = (),
         gradients: tuple[int, ...] = (),
     ) -> Measurements:
-        """What was measured for an example, one entry per target."""
+        """Measurements of an example by blocks, one entry per target."""
         return cls(
             input_id=example.input_id, label=example.label, predicted=example.predicted, targets=example.targets,
             margins=example.margins, maxima=tuple(maxima), block_sizes=block_sizes, seconds=seconds, stopped=stopped,
@@ -79,7 +79,7 @@ class Measurements:
     def of_profiles(
         cls, example: Example, profiles: tuple[RadialProfile, ...], seconds: float, stopped: tuple[str, ...]
     ) -> Measurements:
-        """What was measured for an example without blocks: one radial profile per target."""
+        """Measurements of an example without blocks: one radial profile per target."""
         nothing = tuple(np.empty(0) for _ in profiles)
         cost = tuple(profile.gradients for profile in profiles)
         return cls.of(example, nothing, (0,) * len(nothing), seconds, stopped, profiles=profiles, gradients=cost)

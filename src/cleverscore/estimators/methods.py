@@ -24,7 +24,7 @@ METHODS: dict[str, Estimator] = {
 
 
 def find_method(method: str | Estimator) -> Estimator:
-    """The estimator for a method's name or for "package.module:attribute"; an estimator is returned as it is."""
+    """The estimator of a method's name or of "package.module:attribute"; an estimator object is returned unchanged."""
     if isinstance(method, str) and ":" in method:
         method = _imported(method)
     if isinstance(method, str):

@@ -22,10 +22,10 @@ Array = npt.NDArray[np.float64]
 class ScoreRule:
     """How measurements become scores: the method's name, the norm, the radius and the tail fit.
 
-    title           what a table with several methods calls its column; default: the name of the method.
-    cap             whether the radius bounds the score, as Algorithm 1 says.
-    level           of intervals.
-    checkpoints     after how many blocks sampling could have stopped: intervals allow for all of them.
+    title           the heading of the method's column in a table of several methods; default: the name of the method.
+    cap             whether scores are capped at the radius, as in Algorithm 1.
+    level           the confidence level of intervals.
+    checkpoints     the numbers of blocks at which sampling could have stopped; intervals allow for this.
     tail            a tail model of the user instead of the reverse Weibull law.
     """
 
@@ -45,22 +45,22 @@ class ScoreRule:
 
     @property
     def tail_fit(self) -> str:
-        """The name under which fitted tails are kept: they are the same wherever it is."""
+        """A key for stored tail fits: rules with the same key give the same fits."""
         law = ESTIMATOR if self.tail is None else f"tail model {_name_of(self.tail)}"
         return f"{law}, penalty {self.penalty:g}, level {self.level:g}, {self.checkpoints} checkpoints"
 
     @property
     def limit(self) -> float:
-        """The largest score there can be."""
+        """The largest possible score: the radius, or infinity without a cap."""
         return self.radius if self.cap else math.inf
 
     def stored(self) -> dict[str, Any]:
-        """What a run keeps of it; of a tail model the name alone."""
+        """The rule as a run stores it; of a user's tail model only the name is stored."""
         return {**asdict(self), "tail": None if self.tail is None else _name_of(self.tail)}
 
     @classmethod
     def restored(cls, kept: Mapping[str, Any]) -> ScoreRule:
-        """The rule of a run. A tail model is not there to fit anything, but its fits are kept in the run."""
+        """The rule as read from a run. A user's tail model cannot be restored, but the run has its fits."""
         name = kept.get("tail")
         return cls(**{**kept, "tail": None if name is None else partial(_not_there, name)})
 
@@ -77,7 +77,7 @@ def _not_there(name: str, maxima: Array, level: float) -> NoReturn:
 
 
 def capped_ratio(margins: Array | float, constants: Array | float, limit: float) -> Array:
-    """min(margin / constant, limit); with a constant of 0 nothing in the ball changes the margin.
+    """min(margin / constant, limit), elementwise; a constant of 0 gives the limit, a margin of 0 gives 0.
 
     >>> capped_ratio(np.array([1.0, 1.0, 0.0]), np.array([4.0, 0.0, 4.0]), 5.0)
     array([0.25, 5.  , 0.  ])

@@ -1,11 +1,13 @@
 """Second-order CLEVER: the margin's slope at the input and its largest downward curvature in the ball, p = 2.
 
 By Taylor's theorem, for every x with ||x - x0||_2 = r inside the ball,
-    g(x) >= g(x0) - ||grad g(x0)||_2 r - K r^2 / 2,   K = max over the ball of the largest eigenvalue of -Hessian(g),
-so the class cannot change before the right side reaches 0 (Weng et al., "On extensions of CLEVER", 2018, with the
-spectral norm for K). Only downward curvature brings the margin to 0 sooner, so the signed K is sound and never larger;
-where it is negative the margin bends upwards in the whole ball. K is estimated like CLEVER's constant: block maxima of
-sampled points, and the end-point of their tail.
+    g(x) >= g(x0) - ||grad g(x0)||_2 r - K r^2 / 2,   K = max over the ball of the largest eigenvalue of -Hessian(g), so
+                                                      the class cannot change before the right side reaches 0 (Weng et
+                                                      al., "On extensions of CLEVER", 2018, with the spectral norm for
+                                                      K). Only downward curvature brings the margin to 0 sooner, so the
+                                                      signed eigenvalue is a valid bound, and never larger than the
+                                                      spectral norm. K is estimated like CLEVER's constant: block maxima
+                                                      at sampled points, and the end-point of their tail.
 """
 
 from __future__ import annotations
@@ -50,22 +52,22 @@ UNEXPLAINED = 0.5
 class SecondOrder(Method):
     """Block maxima of curvatures, and the slope at the input.
 
-    A point costs 5 to 20 Hessian-vector products per target. A network with breakpoints (ReLU, max pooling) is refused:
-    its Hessian misses them. With region="box" points are clipped to the classifier's bounds, and the slope counts only
-    what a valid move descends along; curvatures count all directions.
+    A point costs 5 to 20 Hessian-vector products per target. A network with breakpoints (ReLU, max pooling) is refused,
+    because its Hessian does not show them. With region="box" points are clipped to the classifier's bounds, and the
+    slope counts only components along which the input can move; curvatures count all directions.
     """
 
     activity = "sampling curvatures"
     unused = ("tolerance",)
 
     def check(self, settings: Settings) -> None:
-        """Refuse other norms than l2."""
+        """Raise a SettingError for norms other than l2."""
         super().check(settings)
         if settings.p != 2.0:
             raise SettingError(f"p={settings.p:g}: curvatures are eigenvalues, which belong to p = 2")
 
     def kind(self, classifier: Classifier, settings: Settings) -> type[Prepared]:
-        """The network itself, with smaller chunks."""
+        """The network without exact shortcuts, in smaller chunks."""
         return _TwiceDifferentiable
 
     def measure(self, ready: Prepared, example: Example, budget: Budget) -> Measurements:
@@ -93,7 +95,7 @@ class SecondOrder(Method):
 class _TwiceDifferentiable(Prepared):
     @classmethod
     def make(cls, order: Order, examples: Sequence[Example]) -> Prepared:
-        """Refuse networks that are not smooth, and choose a chunk size for graphs of gradients."""
+        """Raise an error for networks that are not smooth, and choose a chunk size for graphs of gradients."""
         estimator, classifier, settings, chunk_size, workers = order
         _require_smooth(classifier, examples[0], estimator.ball_of(settings), settings.seed)
         if chunk_size is None:
@@ -113,7 +115,7 @@ def largest_curvatures(
 ) -> torch.Tensor:
     """Largest eigenvalue of -Hessian(f_c - f_j) at every point and target: (n, *input_shape) -> (n, targets).
 
-    `moves` is not used: an eigenvalue over all directions bounds that over valid ones.
+    `moves` is not used: the largest eigenvalue over all directions bounds the curvature along valid ones.
     """
     if q != 2.0:
         raise SettingError(f"q={q:g}: curvatures are eigenvalues, which belong to p = 2")
@@ -127,7 +129,7 @@ def largest_curvatures(
 
 
 def _gradient(logits: torch.Tensor, points: torch.Tensor, predicted: int, target: int) -> torch.Tensor:
-    """The margin's gradient with a graph of its own, so that it can be differentiated again."""
+    """The gradient of the margin, with a graph, so that it can be differentiated again."""
     if not logits.requires_grad:
         raise ModelError(CUT_OFF)
     with torch.enable_grad():
@@ -156,7 +158,7 @@ def _hessian_product(gradient: torch.Tensor, points: torch.Tensor, vectors: torc
 def _lanczos(gradient: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
     """Largest eigenvalue of -Hessian per point (n,), by Lanczos steps from one fixed random vector.
 
-    Every point keeps the value of the step at which it had converged, so that it does not depend on its chunk.
+    Every point keeps the value of the step at which it converged, so that the value does not depend on its chunk.
     """
     n, dim = len(points), points[0].numel()
     kind = torch.float64 if points.dtype == torch.float64 else torch.float32
@@ -197,9 +199,10 @@ def _lanczos(gradient: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
 
 
 def _require_smooth(classifier: Classifier, example: Example, ball: LpBall, seed: int) -> None:
-    """Refuse networks whose gradient changes by breakpoints, which no Hessian sees.
+    """Raise an error for networks with breakpoints, which the Hessian does not show.
 
-    Along a segment the gradient's change is the integral of Hessian times direction; a breakpoint is missing from it.
+    In a smooth network the change of the gradient along a segment is the integral of Hessian times direction. At a
+    breakpoint the gradient jumps, so the two differ.
     """
     end = ball.points(
         example.x, count=1, seed=seed, input_id=example.input_id, block=0, tile=0, bounds=classifier.bounds

@@ -1,4 +1,4 @@
-"""What defines a score, apart from the model and the inputs."""
+"""Settings: everything that defines a score, apart from the model and the inputs."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ LARGEST_SEED = 2**64 - 1
 
 @dataclass(frozen=True)
 class Settings:
-    """What defines a score, apart from the model and the inputs; defaults are the paper's (section 5.1).
+    """Everything that defines a score, apart from the model and the inputs; defaults are the paper's (section 5.1).
 
-    region      "ball": the whole ball counts. "box": only moves that keep the input within the classifier's bounds do.
+    region      "ball": the whole ball counts. "box": only its points within the classifier's bounds count.
     tolerance   None draws all blocks for every target, as the paper does. A number makes sampling adaptive: it ends
                 where a score's interval is within that share of the score, and targets that cannot have the smallest
-                score get no more blocks. Methods that draw no blocks have no use for it.
-    budget      end after so many gradients in all ("2000000"), or so much time ("90s", "10m", "2h"), but not before 10
-                blocks; adaptive as well.
-    threshold   decide only whether the score exceeds this threshold; adaptive as well.
-    penalty     the weight of (scale / range)^2 in the tail fit; default: the method's own, 0.01, as in the authors'
-                program. It keeps end-points of Gumbel-like maxima finite; 0 is the plain likelihood.
+                score get no more blocks. Methods without blocks ignore it.
+    budget      end after this many gradients in total ("2000000"), or after this time ("90s", "10m", "2h"), but not
+                before 10 blocks; makes sampling adaptive too.
+    threshold   decide only whether the score exceeds this threshold; makes sampling adaptive too.
+    penalty     the weight of the penalty (scale / range)^2 in the tail fit; default: the method's, 0.01, as in the
+                authors' program. It keeps end-points of Gumbel-like maxima finite; 0 is the plain likelihood.
     """
 
     p: float
@@ -68,7 +68,7 @@ class Settings:
 
     @property
     def estimator(self) -> Estimator:
-        """The method, by whichever of its forms it was given."""
+        """The estimator of `method`, which may be a name, an address or an object."""
         return find_method(self.method)
 
     @property

@@ -1,8 +1,9 @@
 """SLOPE: the Lipschitz constant from slopes between pairs of points (Wood & Zhang, J. Global Optimization 8, 1996).
 
 Consecutive points of a block are paired, x1 with x2, x3 with x4, and so on; the largest |g(x) - g(y)| / ||x - y||_p of
-a block takes the place of its largest gradient norm. Blocks, their points and the fit are CLEVER's. A slope between far
-points averages the gradient along the way, so the constant comes out too small and the score too large.
+a block takes the place of its largest gradient norm. Blocks, their points and the fit are CLEVER's. The slope between
+two distant points is an average of the gradient along their connecting line, so the constant is too small and the score
+too large.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Slope(Method):
-    """The largest slopes of pairs in place of gradient norms.
+    """Sampling with the largest slopes between pairs of points instead of the largest gradient norms.
 
     Only forward passes are needed; the column `gradients` counts points. With region="box" both points of a pair lie
-    within the classifier's bounds; a slope has no components, so none are left out.
+    within the classifier's bounds; slopes are not masked, since they have no components.
     """
 
     activity = "sampling slopes"
     unused = ("tolerance",)
 
     def check(self, settings: Settings) -> None:
-        """Refuse blocks without a pair."""
+        """Raise a SettingError for blocks of fewer than two points."""
         super().check(settings)
         if settings.block_size < 2:
             raise SettingError(f"block_size={settings.block_size}: a slope needs two points; give at least 2")

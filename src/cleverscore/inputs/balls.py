@@ -1,12 +1,12 @@
-"""LpBall: points uniform in B_p(x0, R) for any p >= 1, each block from a counter-based stream of its own.
+"""LpBall: points uniform in B_p(x0, R) for any p >= 1, each block from its own counter-based stream.
 
 The law. With g_i independent of density proportional to exp(-|t|^p) and Z standard exponential,
     x = x0 + R g / (|g_1|^p + ... + |g_d|^p + Z)^(1/p)
 is uniform in the ball (Barthe, Guedon, Mendelson & Naor, Annals of Probability 33, 2005). p = inf is the cube.
 
 The streams. Philox is a counter-based generator: its key is (seed, norm) and its counter (position, tile, block, input
-id), so two blocks can never share a number, and a block's points depend on nothing else: not on chunk size, workers,
-order or the other inputs. A tile is a fixed number of consecutive points, chosen from the dimension alone.
+id), so two blocks never share a random number, and the points of a block do not depend on chunk size, workers, order or
+other inputs. A tile is a fixed number of consecutive points, chosen from the dimension alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SECOND_STREAM = 2**63
 
 
 def tile_points(dim: int) -> int:
-    """Points in a tile: a power of two, from the dimension alone."""
+    """Points in a tile: a power of two that depends on the dimension alone."""
     fitting = max(1, TILE_NUMBERS // dim)
     return min(TILE_POINTS, 1 << (fitting.bit_length() - 1))
 
@@ -43,7 +43,7 @@ Streams = Sequence[tuple[np.random.Generator, int]]  # generators, and how many 
 
 
 class Draw(NamedTuple):
-    """Offsets base * scale + shift: (count, dim), (count, 1) or (), and a number."""
+    """Offsets base * scale + shift of points: base (count, dim), scale (count, 1) or (), shift a number."""
 
     base: torch.Tensor
     scale: torch.Tensor
@@ -52,11 +52,11 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class LpBall:
-    """The ball B_p(x0, radius) around each input, and the law of the points drawn from it.
+    """The ball B_p(x0, radius) around each input, and the distribution of the points drawn from it.
 
     region="ball"   uniform in the ball, also outside the input box (the paper's algorithm).
-    region="box"    those points with every coordinate clipped to the box. Not uniform: mass gathers on the box's faces.
-                    They stay in the ball, because the input lies in the box.
+    region="box"    the same points with every coordinate clipped to the box. They are not uniform, because many lie on
+                    the faces of the box. They stay in the ball, because the input lies in the box.
 
     >>> LpBall(2.0, 5.0).offsets(dim=3, count=4, seed=0, input_id=0, block=0, tile=0).shape
     torch.Size([4, 3])
@@ -87,16 +87,16 @@ class LpBall:
         return Moves.of(x, box_of(self.region, bounds))
 
     def stream(self, seed: int, input_id: int, block: int, tile: int, position: int = 0) -> np.random.Generator:
-        """The generator of one tile of one block: a law draws from it alone, row by row."""
+        """The random generator of one tile of one block; `draw` and `points` must use it alone, row by row."""
         norm_key = struct.unpack("<Q", struct.pack("<d", self.p))[0]
         return philox((seed, norm_key), (position, tile, block, input_id))
 
     def draw(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> Draw:
-        """The first `count` points of a tile, around 0."""
+        """The first `count` points of a tile, as offsets from the input."""
         return self._drawn([(tile, count)], dim=dim, seed=seed, input_id=input_id, block=block)
 
     def _drawn(self, tiles: Sequence[tuple[int, int]], *, dim: int, seed: int, input_id: int, block: int) -> Draw:
-        """The first points of several tiles, given as (tile, count): as if each were drawn alone, for less."""
+        """The first points of several tiles, given as (tile, count): the same as one `draw` per tile, but faster."""
         streams = [(self.stream(seed, input_id, block, tile), count) for tile, count in tiles]
         if math.isinf(self.p):
             return Draw(_words(streams, dim).float(), torch.tensor(2.0 * self.radius * WORD), -self.radius)
@@ -114,7 +114,7 @@ class LpBall:
 
     @property
     def spans_tiles(self) -> bool:
-        """Whether several tiles can be drawn at once; a law of the user's own is asked for one at a time."""
+        """Whether several tiles can be drawn at once; subclasses with their own `draw` are called tile by tile."""
         return type(self).draw is LpBall.draw and type(self).points is LpBall.points
 
     def offsets(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> torch.Tensor:
@@ -156,11 +156,11 @@ class LpBall:
 
 @dataclass(frozen=True)
 class ReleasedCodeBall(LpBall):
-    """The law of the code that the paper's authors released, which is not the paper's.
+    """The distribution in the code that the paper's authors released, which differs from the paper's.
 
     Whatever the norm, points are x0 + U g with g uniform in the unit l2 ball and U uniform in [0, radius] (3 in their
-    code). Gradients are measured in the dual of the norm asked for. Points are clipped to the input box in either
-    region, as in their code; region="box" also leaves out of the norm what no valid move descends along.
+    code). Gradients are measured in the dual of the requested norm. Points are clipped to the input box in either
+    region, as in their code; region="box" also leaves out gradient components along which the input cannot move.
     """
 
     def clips_to(self, bounds: Box | None) -> Box | None:
@@ -168,7 +168,7 @@ class ReleasedCodeBall(LpBall):
         return box_of(self.region, bounds) or bounds
 
     def draw(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> Draw:
-        """The first `count` points of a tile, around 0 and before clipping."""
+        """The first `count` points of a tile, as offsets from the input, before clipping."""
         normal, inverse = _gaussian([(self.stream(seed, input_id, block, tile), count)], dim)
         second = self.stream(seed, input_id, block, tile, SECOND_STREAM)
         lengths = torch.from_numpy(second.random((count, 1), dtype=np.float32)).mul_(self.radius)
@@ -176,10 +176,10 @@ class ReleasedCodeBall(LpBall):
 
 
 def _words(streams: Streams, width: int) -> torch.Tensor:
-    """Uniform whole numbers from 0 to 2^24 - 1, (points, width): all that a float32 in [0, 1) can tell apart.
+    """Uniform whole numbers from 0 to 2^24 - 1, (points, width): the resolution of a float32 in [0, 1).
 
-    Straight from the generators' 64-bit words, which is twice as fast as their own float32 method; row by row, so that
-    a short draw is the beginning of a long one.
+    Taken directly from the generators' 64-bit words, which is twice as fast as their own float32 method; row by row, so
+    that a short draw is the beginning of a long one.
     """
     words = torch.empty(sum(count for _, count in streams), width, dtype=torch.int32)
     for (stream, count), rows in zip(streams, torch.split(words, [count for _, count in streams]), strict=True):

@@ -1,4 +1,4 @@
-"""Inputs made ready: checked, predicted, with the margins to their targets."""
+"""Checked inputs with their predicted classes, targets and margins."""
 
 from __future__ import annotations
 

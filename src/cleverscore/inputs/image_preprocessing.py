@@ -13,11 +13,11 @@ RESAMPLINGS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  #
 
 @dataclass(frozen=True)
 class ImagePreprocessing:
-    """Resize, then cut out the centre.
+    """How a picture becomes an input: resize, then crop the centre.
 
     size            (height, width) of the input.
     channels        3 for colours, 1 for grey.
-    resize          the length of the shorter side, or (height, width) exactly; None only cuts.
+    resize          the length of the shorter side, or (height, width) exactly; None: crop only.
     resample        how pixels are interpolated.
     channels_last   whether inputs are (height, width, channels).
     """
@@ -40,7 +40,7 @@ class ImagePreprocessing:
 
     @classmethod
     def like(cls, shape: Sequence[int] | None) -> ImagePreprocessing | None:
-        """The usual preprocessing for inputs of a shape, or None where they are no pictures.
+        """The usual resizing and cropping for inputs of a shape, or None if the shape is not that of pictures.
 
         >>> print(ImagePreprocessing.like((3, 224, 224)))
         shorter side to 256 (bilinear), centre 224 x 224, RGB from 0 to 1

@@ -1,4 +1,4 @@
-"""Steps within lp balls: the steepest direction of each norm, and the way back into the ball and the box."""
+"""Steps within lp balls: the steepest direction of each norm, and projections onto the ball and the box."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from cleverscore.norms import dual_exponent
 
 
 def steepest(gradients: torch.Tensor, p: float) -> torch.Tensor:
-    """The direction v with ||v||_p = 1 and the largest <gradient, v>, per row (n, d); zero where the gradient is.
+    """The direction v with ||v||_p = 1 and the largest <gradient, v>, per row (n, d); zero where the gradient is zero.
 
-    p = 2: g / ||g||_2; p = inf: sign(g); else sign(g) |g|^(q-1) / || |g|^(q-1) ||_p. For p = 1 that would be one
-    coordinate, and an ascent that moves one coordinate at a time is slow: all within half of the largest move alike.
+    p = 2: g / ||g||_2; p = inf: sign(g); else sign(g) |g|^(q-1) / || |g|^(q-1) ||_p. For p = 1 this formula moves one
+    coordinate, which makes an ascent slow; so all coordinates whose gradient is at least half of the largest one move,
+    in proportion to it.
     """
     largest = gradients.abs().amax(1, keepdim=True)
     scaled = gradients / torch.where(largest > 0.0, largest, 1.0)
@@ -28,9 +29,10 @@ def steepest(gradients: torch.Tensor, p: float) -> torch.Tensor:
 
 
 def onto_ball(offsets: torch.Tensor, radii: torch.Tensor, p: float) -> torch.Tensor:
-    """Offsets (n, d) brought into the balls ||v||_p <= radii (n,): the nearest point in l2, radially for other p.
+    """Offsets (n, d) moved into the balls ||v||_p <= radii (n,).
 
-    Nearest points: p = 2 radially, p = inf coordinate by coordinate, p = 1 by soft thresholding.
+    For p = 1, 2 and inf this is the nearest point in l2: by soft thresholding, by scaling, by clipping coordinates. For
+    other p the offset is scaled.
     """
     limit = radii[:, None]
     if math.isinf(p):

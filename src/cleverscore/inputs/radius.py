@@ -1,4 +1,4 @@
-"""The radius "auto": a ball that asks a useful question in every norm, in units of the input box."""
+"""The radius "auto": a useful default for every norm, in units of the input box."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ LARGEST_USUAL_INPUT = 20.0  # inputs without a box are seldom larger: pixels fro
 def auto_radius(p: float | str, width: float = 1.0) -> float:
     """0.3 (5 / 0.3)^(2/p) times the width of the input box: 5 in l2, 0.3 in linf, 83.3 in l1, others in between.
 
-    Random points of these three balls are about equally far from a picture of 28 x 28 pixels, 4 to 5 in l2.
+    For pictures of 28 x 28 pixels, random points of the l1, l2 and linf ball have about the same l2 distance from the
+    centre, 4 to 5.
 
     >>> [round(auto_radius(p), 3) for p in (1, 2, 4, "inf")]
     [83.333, 5.0, 1.225, 0.3]
@@ -47,7 +48,7 @@ def looks_like_bytes(low: float, high: float) -> bool:
 
 
 def resolved_radius(radius: Any, p: float | str, width: float) -> float | None:
-    """The number that a radius stands for: "auto" becomes one, None stays the method's own."""
+    """The radius as a number: "auto" is computed from the norm and the box; None stays None, the method's default."""
     if radius is None:
         return None
     if isinstance(radius, str):

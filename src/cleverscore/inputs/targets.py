@@ -3,9 +3,9 @@
 runner_up      the class with the second largest logit ("top-2" in the paper)
 least_likely   the class with the smallest logit
 random         one class at random; with more than three classes neither the runner-up nor the least likely
-all            every class but the predicted one, each for itself
-untargeted     the same classes, and their smallest score
-top:20         the 20 classes with the largest logits after the predicted one, and their smallest score
+all            every class but the predicted one, with a score for each
+untargeted     the same classes; the score is the smallest over them
+top:20         the 20 classes with the largest logits after the predicted one; the score is the smallest over them
 [[3], [5, 7]]  given classes, one list per input
 """
 
@@ -29,7 +29,7 @@ TargetsLike = str | Sequence[Sequence[int]]
 
 
 def target_kind(targets: TargetsLike) -> str:
-    """The name that result rows carry."""
+    """The name of the targets in the column `target_kind`."""
     if not isinstance(targets, str):
         return GIVEN
     if targets not in NAMES and _top(targets) is None:
@@ -40,13 +40,13 @@ def target_kind(targets: TargetsLike) -> str:
 
 
 def _top(kind: str) -> int | None:
-    """20 for "top:20", None for every other kind."""
+    """The number in "top:20"; None for every other kind of targets."""
     found = re.fullmatch(r"top:([1-9][0-9]*)", kind)
     return int(found[1]) if found else None
 
 
 def takes_smallest(kind: str) -> bool:
-    """Whether a kind of targets means their smallest score, as Algorithm 2 does."""
+    """Whether the score for this kind of targets is the smallest over several classes, as in Algorithm 2."""
     return kind == "untargeted" or _top(kind) is not None
 
 
@@ -96,7 +96,7 @@ def _given(logits: torch.Tensor, targets: Sequence[Sequence[int]], ids: Sequence
 
 
 def checked_classes(classes: Sequence[int], *, predicted: int, num_classes: int, input_id: int) -> tuple[int, ...]:
-    """The target classes of one input, each once; a TargetError where one cannot be used."""
+    """The target classes of one input without repetitions; a TargetError if one cannot be used."""
     if isinstance(classes, (str, int)) or len(classes) == 0:
         raise TargetError(f"targets of input {input_id} are {classes!r}; give a list with at least one class")
     row = tuple(dict.fromkeys(int(j) for j in classes))

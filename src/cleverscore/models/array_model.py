@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 class ArrayModel(Protocol):
     """A model of another library, such as JAX or TensorFlow, on numpy arrays.
 
-    Both are called from several threads at once; the arrays are in the precision of the inputs.
+    `logits` and `vjp` are called from several threads at once; arrays have the precision of the inputs.
     """
 
     def logits(self, x: Array) -> Array:
@@ -30,7 +30,7 @@ class ArrayModel(Protocol):
 
 
 class _Bridge(torch.autograd.Function):
-    """x -> logits, with the model's own gradient."""
+    """The function x -> logits for autograd; its gradient is the model's `vjp`."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, model: ArrayModel) -> torch.Tensor:

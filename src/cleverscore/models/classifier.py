@@ -1,7 +1,7 @@
 """Classifier: a torch model that gives logits, with its input box and preprocessing inside.
 
-Scores are distances in the units of what is passed in here. With `mean` and `std` given, the model's own
-preprocessing becomes part of the function, so a score is in pixel units and not in standardised ones.
+Scores are distances in the units of the classifier's inputs. With `mean` and `std`, the normalisation is part of the
+classifier, so a score is in pixel units and not in standardised ones.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _frozen(model: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class Probe:
-    """What a few forward passes told about a classifier on given inputs."""
+    """Results of a few forward passes of a classifier on given inputs."""
 
     num_classes: int
     input_shape: tuple[int, ...]
@@ -77,7 +77,7 @@ class Probe:
 
 
 class _TwoLogits(nn.Module):
-    """The logits (0, f) of the two classes that a single output f tells apart."""
+    """Two logits (0, f) from a binary classifier with one output f."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -95,19 +95,19 @@ class Classifier:
     """A classifier f: inputs -> logits that can be scored.
 
     model       a `torch.nn.Module` or a function that maps (n, *input_shape) to (n, K) logits, or an `ArrayModel` of
-                another library. A module is used in evaluation mode and without parameter gradients; the object passed
-                in is not changed, its weights are shared, not copied.
+                another library. A module is used in evaluation mode and without parameter gradients. The object passed
+                in is not changed; its weights are shared, not copied.
     bounds      (low, high) of valid inputs, in the units of the inputs; None means unbounded.
     mean, std   per channel (axis 1) or one number: the model sees (x - mean) / std.
     outputs     "logits", or "probabilities" for a model that ends in softmax: log p_c - log p_j = f_c - f_j exactly, so
-                the score is that of the logits underneath (as far as float probabilities resolve them). "logit" for a
+                the score is that of the logits before the softmax (up to the rounding of probabilities). "logit" for a
                 model with one output f, positive for class 1: the logits are then (0, f).
-    device      where to compute; default: where the model's parameters are.
-    transform   a function of inputs that stands before the model and has no useful gradient (bit depth, JPEG:
-                `cs.transforms`). Values pass through it; gradients pass as if it were not there, or through
-                `transform_backward`, a differentiable function close to it (BPDA: Athalye, Carlini & Wagner, 2018).
-    class_names, preparation, origin    what is known of the classes, of how pictures or texts become inputs, and of
-                the model's file; for inspection and for loading data.
+    device      on which to compute; default: the device of the model's parameters.
+    transform   a function that is applied to inputs before the model and has no useful gradient (bit depth, JPEG:
+                `cs.transforms`). Gradients are computed as if it were the identity, or `transform_backward`, a
+                differentiable approximation of it (BPDA: Athalye, Carlini & Wagner, 2018).
+    class_names, preparation, origin    the names of the classes, how pictures or texts become inputs, and the model's
+                file, where known; for inspection and for loading data.
 
     >>> import torch
     >>> classifier = Classifier(torch.nn.Linear(2, 3), bounds=(0.0, 1.0))
@@ -190,7 +190,7 @@ class Classifier:
     def with_module(
         self, module: nn.Module, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Classifier:
-        """The same classifier with another module, in its precision and on its device if they differ."""
+        """The same classifier with another module; precision and device become those of the module."""
         twin = copy.copy(self)
         twin.module = module
         twin.dtype = dtype or self.dtype
@@ -249,7 +249,7 @@ class Classifier:
         return self.standardised(torch.ones_like(x[None])) - shift, shift
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits (n, K) of points that are on the right device already; the hot path, without checks."""
+        """Logits (n, K) of points that already have the right device and precision; the hot path, without checks."""
         output = self.module(self.standardised(x))
         logits: torch.Tensor = getattr(output, "logits", output)
         if self.outputs == "probabilities":
@@ -262,7 +262,7 @@ class Classifier:
         return self.logits(self.inputs(x))
 
     def inputs(self, x: Any) -> torch.Tensor:
-        """Inputs as a tensor on the model's device and in its precision; refuses what is not a batch of numbers."""
+        """Inputs as a tensor of the model's device and precision; an InputError if they are no batch of numbers."""
         tensor = torch.as_tensor(x)
         if tensor.ndim < 2:
             raise InputError(
@@ -283,7 +283,7 @@ class Classifier:
         return tensor.to(self.device, self.dtype or tensor.dtype)
 
     def check(self, x: torch.Tensor) -> Probe:
-        """Look at the model's behaviour on inputs; raise or warn where people really go wrong."""
+        """Run the model on inputs; raise or warn for common mistakes, such as probabilities instead of logits."""
         self._check_inputs(x)
         if x.dtype in HALF:
             name = str(x.dtype).removeprefix("torch.")

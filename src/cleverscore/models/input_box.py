@@ -1,8 +1,8 @@
 """Which points around an input count: the whole ball, or only its part in the box of valid inputs.
 
-In the box an input moves along x0 + t u, which never lowers a coordinate that is at its lower bound and never raises
-one that is at its upper bound. A component of the margin's gradient g lowers the margin only if u_i has the other sign
-than g_i, so g_i counts if g_i < 0 and x0_i < high, or g_i > 0 and x0_i > low. With all others set to 0,
+A line x0 + t u inside the box never decreases a coordinate that is at its lower bound and never increases one at its
+upper bound. Coordinate i decreases the margin only if u_i and the gradient component g_i have opposite signs. So g_i
+counts if g_i < 0 and x0_i < high, or g_i > 0 and x0_i > low. With all other components set to 0,
     margin(x0 + r u) >= margin(x0) - r max ||masked g||_q   for every unit vector u that stays in the box.
 """
 
@@ -21,7 +21,7 @@ Box = tuple[float, float]
 
 
 def check_region(region: str) -> None:
-    """Refuse a region that does not exist."""
+    """Raise a SettingError for an unknown region."""
     if region not in REGIONS:
         raise SettingError(f"region={region!r}: choose one of {', '.join(map(repr, REGIONS))}")
 
@@ -45,9 +45,10 @@ def box_of(region: str, bounds: Box | None) -> Box | None:
 
 @dataclass(frozen=True)
 class Moves:
-    """Which components of a gradient at any point count for an input that must stay in its box.
+    """Which gradient components count for an input that must stay in its box: those along which it can move.
 
-    least, most     (*input_shape): 0 where the input is at its upper, its lower bound; else -inf and inf.
+    least, most     (*input_shape): limits of counted components: `least` is 0 where the input is at its upper bound,
+                    else -inf; `most` is 0 where it is at its lower bound, else inf.
     """
 
     least: torch.Tensor
@@ -55,7 +56,7 @@ class Moves:
 
     @classmethod
     def of(cls, x: torch.Tensor, box: Box | None) -> Moves | None:
-        """The moves of one input; None where all are valid.
+        """The moves of one input; None where every component counts.
 
         >>> Moves.of(torch.tensor([0.0, 0.5, 1.0]), (0.0, 1.0)).masked(torch.tensor([[3.0, 3.0, 3.0]]))
         tensor([[0., 3., 3.]])
@@ -70,5 +71,5 @@ class Moves:
         return cls(torch.where(at_high, 0.0, -free), torch.where(at_low, 0.0, free))
 
     def masked(self, gradients: torch.Tensor) -> torch.Tensor:
-        """Gradients (n, *input_shape) with 0 for components that no valid move descends along; NaN stays NaN."""
+        """Gradients (n, *input_shape) with 0 for components that do not count; NaN stays NaN."""
         return gradients.clamp(self.least, self.most)

@@ -50,7 +50,7 @@ def margin_gradient_norms(
 
     One forward pass, then one vector-Jacobian product with e_c - e_j per target through the same graph. Batched
     products (`is_grads_batched`, vmap) need several times the memory and are slower on convolutions. With `moves`, only
-    the components count that a valid move descends along.
+    components count along which the input can move inside its box.
     """
     gradients = margin_gradients(classifier, points, predicted=predicted, targets=targets)
     return torch.stack([_counted_norms(gradient, q, moves) for gradient in gradients], 1)
@@ -81,7 +81,7 @@ def _with_graph(classifier: Classifier, points: torch.Tensor) -> tuple[torch.Ten
 def _gradient_along(
     logits: torch.Tensor, points: torch.Tensor, direction: torch.Tensor, *, keep: bool = False
 ) -> torch.Tensor:
-    """The gradient of direction . logits; `keep` leaves the graph for more of them."""
+    """The gradient of direction . logits; `keep` retains the graph for further gradients."""
     (gradient,) = torch.autograd.grad(logits, points, direction, retain_graph=keep, allow_unused=True)
     if gradient is None:  # a graph that leads to weights only
         raise ModelError(CUT_OFF)
@@ -89,7 +89,7 @@ def _gradient_along(
 
 
 def _counted_norms(gradient: torch.Tensor, q: float, moves: Moves | None) -> torch.Tensor:
-    """Norms of what counts of the gradients."""
+    """Norms of the gradients, of the counted components only if `moves` is given."""
     if moves is None:
         return dual_norms(gradient, q)
     norms = dual_norms(moves.masked(gradient), q)

@@ -1,7 +1,7 @@
 """The same function, faster: batch normalisation folded into layers, channels-last and one-channel convolutions.
 
-They change nothing but rounding, and that is checked on the user's own inputs; a network that cannot be traced, or
-whose outputs would change, is left as it is.
+These changes affect only rounding, which is checked on the user's own inputs. A network that cannot be traced, or whose
+outputs would change, is left as it is.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _thin(module: nn.Module) -> nn.Module | None:
 
 
 def _fold_batch_norm(module: nn.Module) -> nn.Module | None:
-    """Replace layer -> batch normalisation by one layer, where nothing else uses the layer's output."""
+    """Replace a layer and the batch normalisation after it by one layer, where nothing else uses the layer's output."""
     if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules()):
         return None
     try:

@@ -1,6 +1,6 @@
 """Input transforms without a useful gradient, for `Classifier(..., transform=...)`; values are images in [0, 1].
 
-A transform that stays the same between calls has a `repr` that names all it depends on, which is how a run knows it.
+The `repr` of a deterministic transform names all its parameters; a run compares it to notice a changed transform.
 """
 
 from __future__ import annotations

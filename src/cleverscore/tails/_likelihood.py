@@ -19,10 +19,10 @@ MAX_LOG_SHAPE = float(np.log(MAX_SHAPE))
 
 @dataclass(frozen=True)
 class Weights:
-    """How much each column of a sample counts.
+    """The weight of each value of a sample in the likelihood.
 
-    `density` multiplies log f(x_i) and sums to one; `hazard` multiplies (z_i / b)^c. They differ only where part of the
-    sample is known to lie below a value (censored): that part has a hazard and no density.
+    `density` multiplies log f(x_i) and sums to one; `hazard` multiplies (z_i / b)^c. They differ only for censored
+    values, of which only an upper limit is known: these have a hazard and no density.
     """
 
     density: Floats
@@ -37,7 +37,7 @@ class Weights:
         return cls(each, each, float(n))
 
     def per_block(self, penalty: float) -> float:
-        """Penalty on (scale / range of the sample)^2 beside a mean log-likelihood."""
+        """The penalty's weight relative to the mean log-likelihood per block."""
         return penalty * self.penalty_factor / self.blocks
 
 
@@ -140,7 +140,7 @@ def corner(w: Floats, weights: Weights, penalty: float) -> tuple[Floats, Floats]
 
 
 def gumbel(w: Floats, weights: Weights) -> Floats:
-    """Log-likelihood per block of the Gumbel limit, in units of the range: what an end-point at infinity reaches.
+    """Log-likelihood per block of the Gumbel limit, in units of the range: the limit as the end-point goes to infinity.
 
     l = log k + k mean(v) - log mean(exp(k v)) - 1 with v = w - 1 = (min - x) / range; the best k is unique.
     """

@@ -1,4 +1,4 @@
-"""The largest value of the profile likelihood: a grid in t on a summary of each sample, then Newton on all of it."""
+"""The maximum of the profile likelihood: a grid in t on a summary of each sample, then Newton on the full sample."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Peak:
 
 
 def summarise(w: Floats, weights: Weights) -> tuple[Floats, Weights]:
-    """Replace neighbouring values by two, mean -/+ deviation, in samples whose rows are sorted with w ascending.
+    """Replace groups of neighbouring values by two values each, mean -/+ deviation; rows are sorted with w ascending.
 
-    500 values become 48, which makes the grid ten times cheaper. The ends stay exact; elsewhere sums of smooth
-    functions keep an error of the order of the third moment within a group.
+    500 values become 48, which makes the grid ten times cheaper. The smallest and largest values are kept exactly. For
+    the others, sums of smooth functions have an error of the order of the third moment within a group.
     """
     n = w.shape[1]
     if n <= EXACT_TOP + EXACT_BOTTOM + 4 * GROUPS:

@@ -1,4 +1,4 @@
-"""Null laws of the two tests of a fit, as `python -m benchmarks.tables` wrote them."""
+"""Null distributions of the Anderson-Darling and the drift test, as written by `python -m benchmarks.tables`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from ._likelihood import Floats
 
 @dataclass(frozen=True)
 class NullLaws:
-    """Quantiles by xi = 1 / shape and number of blocks.
+    """Quantiles of two test statistics under a true reverse Weibull law, by xi = 1 / shape and number of blocks.
 
-    anderson_darling    (xi, blocks, probabilities): the statistic exceeds it with that probability.
-    drift               (xi, blocks): the statistic of drift exceeds it with probability `drift_level`; NaN for few
-                        blocks.
+    anderson_darling    (xi, blocks, probabilities): the value that the statistic exceeds with each of these
+                        probabilities.
+    drift               (xi, blocks): the value that the drift statistic exceeds with probability `drift_level`; NaN for
+                        few blocks.
     """
 
     xi: Floats
@@ -40,7 +41,7 @@ class NullLaws:
         return np.asarray(np.exp(np.clip(logs[place] + slope * (statistic - q1), -700.0, 0.0)))
 
     def drift_limit(self, shape: Floats, blocks: int) -> Floats:
-        """What the statistic of drift seldom exceeds (rows,)."""
+        """The value that the drift statistic exceeds with probability `drift_level` only, (rows,)."""
         return self._at(self.drift[:, :, None], shape, blocks)[:, 0]
 
     def _at(self, table: Floats, shape: Floats, blocks: int) -> Floats:
@@ -56,7 +57,7 @@ def _mix(a: Floats, b: Floats, share: Floats | float) -> Floats:
 
 
 def _place(grid: Floats, values: Floats) -> tuple[NDArray[np.intp], Floats]:
-    """Index of the grid point below each value, and how far it is towards the next; held within the grid."""
+    """Index of the grid point below each value, and the fraction of the way to the next; clipped to the grid."""
     values = np.clip(values, grid[0], grid[-1])
     left = np.clip(np.searchsorted(grid, values, side="right") - 1, 0, len(grid) - 2)
     return left, np.asarray((values - grid[left]) / (grid[left + 1] - grid[left]))

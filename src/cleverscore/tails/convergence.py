@@ -1,4 +1,4 @@
-"""Whether block maxima have reached the law that is fitted to them: what happens to its end-point in larger blocks."""
+"""Whether block maxima follow the fitted law: how its end-point changes when blocks are merged into larger ones."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class Stability:
     """End-points of maxima merged into larger blocks.
 
     merged      how many blocks are merged into one: 1, 2, 4, ...
-    location    (..., len(merged)), the fitted end-points; NaN where nothing can be fitted.
-    drift       (...), least-squares growth of the end-point per doubling, as a share of the first.
-    statistic   (...), the same for log(end-point - median of the maxima): what the test of drift looks at.
+    location    (..., len(merged)), the fitted end-points; NaN where no law can be fitted.
+    drift       (...), least-squares growth of the end-point per doubling of the block size, relative to the first
+                end-point.
+    statistic   (...), the same growth for log(end-point - median of the maxima): the statistic of the drift test.
     """
 
     merged: tuple[int, ...]
@@ -39,7 +40,7 @@ class Stability:
 
 
 def merges(blocks: int) -> tuple[int, ...]:
-    """The numbers of blocks, 1, 2, 4, ..., that are merged into one: as long as enough merged ones are left.
+    """How many blocks are merged into one, 1, 2, 4, ..., as long as enough merged blocks remain.
 
     >>> merges(100), merges(500), merges(20)
     ((1, 2, 4), (1, 2, 4, 8, 16), (1,))
@@ -48,10 +49,11 @@ def merges(blocks: int) -> tuple[int, ...]:
 
 
 def stability(maxima: ArrayLike) -> Stability:
-    """Fit the maxima of 1, 2, 4, ... merged blocks, without drawing anything new.
+    """Fit the maxima of 1, 2, 4, ... merged blocks, without drawing new points.
 
-    The maximum of k blocks of m points is that of a block of k m points. All ways of merging are averaged, as in
-    `fit_weighted`, so the order of the blocks does not matter. If the law holds, the end-point stays where it is.
+    The maximum of k blocks of m points is the maximum of one block of k m points. All ways of merging are averaged, as
+    in `fit_weighted`, so the order of the blocks does not matter. If the maxima follow a reverse Weibull law, the
+    end-point does not change.
 
     maxima: (..., blocks). Fitted with the default penalty.
 
@@ -92,7 +94,7 @@ def stability(maxima: ArrayLike) -> Stability:
 
 
 def gaussian_shape(block_size: int) -> float:
-    """Shape of the reverse Weibull law that fits maxima of so many Gaussian norms best.
+    """Shape of the reverse Weibull law that fits maxima of `block_size` Gaussian norms best.
 
     >>> round(gaussian_shape(1024), 1)
     14.1
@@ -101,18 +103,21 @@ def gaussian_shape(block_size: int) -> float:
 
 
 def shape_wall(blocks: int, block_size: int) -> float:
-    """Shape above which maxima are said to show no end-point.
+    """Fitted shape above which the outcome is `no_endpoint`.
 
-    Exact laws of shape 5 must seldom be above it; estimates from few blocks scatter more, so it is higher for those.
+    Fits to exact laws of shape 5 must seldom exceed it. Fits to few blocks scatter more, so it is higher for those.
     """
     return max(LEAST_WALL, 0.35 + 6.0 / math.sqrt(blocks)) * gaussian_shape(checked_block_size(block_size))
 
 
 def slow_shape(shape: Floats, block_size: int) -> Floats:
-    """Limit shape of norms that are linear on a ball and whose maxima look like this shape; infinite beyond Gaussian.
+    """Limit shape, for large blocks, of norms that are linear on a ball and are fitted by `shape`.
 
-    With xi = 1 / shape and g that of Gaussian norms, the limit has 1 / shape = xi - g exp(-1.75 (xi - g) / sqrt(g)), a
-    fit to the exact laws for dimensions 2 to a million and blocks of 16 to 4096 (`python -m benchmarks.tables`).
+    Infinite if `shape` is at least that of Gaussian norms.
+
+    With xi = 1 / shape and g = 1 / (shape fitted to Gaussian norms), 1 / (limit shape) = xi - g exp(-1.75 (xi - g) /
+    sqrt(g)), a fit to the exact laws for dimensions 2 to a million and blocks of 16 to 4096 (`python -m
+    benchmarks.tables`).
     """
     g = 1.0 / gaussian_shape(checked_block_size(block_size))
     xi = 1.0 / shape
@@ -122,8 +127,8 @@ def slow_shape(shape: Floats, block_size: int) -> Floats:
 
 
 def slow_stretch(shape: Floats, block_size: int) -> Floats:
-    """How many times further from the mode than fitted the end-point lies, if convergence is as slow as on a ball.
+    """(True end-point - mode) / (fitted end-point - mode), if convergence is as slow as for norms linear on a ball.
 
-    About sqrt(limit shape / shape); infinite where Gaussian norms give this shape.
+    About sqrt(limit shape / fitted shape); infinite if the shape is at least that of Gaussian norms.
     """
     return np.asarray(np.sqrt(slow_shape(shape, block_size) / shape))

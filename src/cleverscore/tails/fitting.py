@@ -1,4 +1,4 @@
-"""fit(): the law of each sample of block maxima, and a judgement of it."""
+"""fit(): fit a reverse Weibull law to each sample of block maxima, and test the fit."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ ARRAYS = [field.name for field in fields(TailFits) if field.name not in ("penalt
 
 
 def fit(maxima: ArrayLike, penalty: float = PENALTY, *, block_size: int = PAPER_BLOCK_SIZE) -> TailFits:
-    """Fit a reverse Weibull law with shape >= 1 to each sample of block maxima by maximum likelihood, and judge it.
+    """Fit a reverse Weibull law with shape >= 1 to each sample of block maxima by maximum likelihood, and test it.
 
     Maximises sum_i log f(x_i; location, scale, shape) - penalty * (scale / range)^2 over location >= max(x). The
     default penalty, 0.01, is that of the authors' program; it keeps the end-point of Gumbel-like maxima finite, and so
-    raises scores there; 0 is the plain likelihood, of section 4.2 of the paper. Never raises on data: look at
-    `outcome`. The law is tested by `anderson_darling` (`poor`), by `stability` (`drifting`), and by its shape, which
-    may be that of norms without a largest value (`no_endpoint`); none of these depends on the penalty.
+    makes their scores larger; 0 is the plain likelihood of section 4.2 of the paper. A fit that fails raises no
+    exception; `outcome` says how it ended. The fit is tested by `anderson_darling` (outcome `poor`), by `stability`
+    (`drifting`), and by its shape, which may be that of norms without a largest value (`no_endpoint`). None of these
+    tests depends on the penalty.
 
     maxima: (..., blocks), any real dtype, computed in float64. Returns arrays of the leading shape.
-    block_size: norms that each maximum is of; a shape that says nothing for blocks of 64 may say something for 1024.
+    block_size: number of norms per maximum; the test of the shape depends on it.
 
     >>> import numpy as np
     >>> maxima = 2.0 - np.random.default_rng(0).weibull(3.0, size=(4, 500))   # end-point 2, scale 1, shape 3
@@ -58,7 +59,7 @@ def fit(maxima: ArrayLike, penalty: float = PENALTY, *, block_size: int = PAPER_
 
 
 def _judged(rows: Floats, penalty: float, wall: float) -> TailFits:
-    """Fit and judge samples (rows, blocks)."""
+    """Fit and test samples (rows, blocks)."""
     fits = law(rows, penalty)
     statistic, pvalue = anderson_darling(rows, fits)
     outcome, drift = fits.outcome.copy(), np.full(len(rows), np.nan)

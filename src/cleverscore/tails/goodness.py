@@ -1,4 +1,4 @@
-"""How well the fitted law describes the maxima: the paper's test, and one that knows that the law was fitted."""
+"""Goodness of fit: the paper's Kolmogorov-Smirnov test, and an Anderson-Darling test that allows for the fit."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ LEAST_ABOVE = 1e-3
 def kolmogorov_smirnov(maxima: ArrayLike, fits: TailFits) -> tuple[Floats, Floats]:
     """Kolmogorov-Smirnov statistic and its naive p-value, as in the paper (Section 5.2).
 
-    D = max_i |F(x_i) - empirical|, p = P(D_n > D) for a law that was *not* fitted to the sample. Because it was, the
-    p-value is far too large: nearly every sample passes. It is reported because the paper reports it.
+    D = max_i |F(x_i) - empirical|, p = P(D_n > D) for a law that was *not* fitted to the sample. Here the law was
+    fitted to the sample, so the p-value is far too large and nearly every sample passes. It is reported because the
+    paper reports it.
 
     maxima: (..., blocks). Returns two arrays of the leading shape, NaN where there is no fitted law.
 
@@ -51,13 +52,14 @@ def kolmogorov_smirnov(maxima: ArrayLike, fits: TailFits) -> tuple[Floats, Float
 
 
 def anderson_darling(maxima: ArrayLike, fits: TailFits, *, replicates: int = 0, seed: int = 0) -> tuple[Floats, Floats]:
-    """Anderson-Darling statistic, with a p-value that knows that the law was fitted.
+    """Anderson-Darling statistic, with a p-value that allows for the law being fitted to the same sample.
 
-    A^2 = -n - (1/n) sum_i (2i - 1) [log F(x_i) + log(1 - F(x_{n+1-i}))]. Its law under the null depends on the shape
-    and on the number of blocks alone, and is read from a table; F is the law fitted with the default penalty, whichever
-    `fits` have, for whether maxima follow such a law at all is no matter of the penalty. With `replicates` it is drawn
-    anew: p = (1 + #{A*^2 >= A^2}) / (1 + replicates), A*^2 of samples of the fitted law that are fitted with the
-    penalty of `fits` again, at the cost of so many fits per row.
+    A^2 = -n - (1/n) sum_i (2i - 1) [log F(x_i) + log(1 - F(x_{n+1-i}))]. Its null distribution depends on the shape and
+    the number of blocks alone, and is read from a table. F is the law fitted with the default penalty, even if `fits`
+    have another one, because the question whether maxima follow a reverse Weibull law does not depend on the penalty.
+    With `replicates` the p-value is simulated: p = (1 + #{A*^2 >= A^2}) / (1 + replicates), where each A*^2 is of a
+    sample drawn from the fitted law and fitted again with the penalty of `fits`, at the cost of `replicates` fits per
+    row.
 
     maxima: (..., blocks). Returns two arrays of the leading shape, NaN where there is no fitted law.
 
@@ -95,7 +97,7 @@ def anderson_darling(maxima: ArrayLike, fits: TailFits, *, replicates: int = 0, 
 
 
 def _matching(maxima: ArrayLike, fits: TailFits) -> tuple[Floats, Indices]:
-    """Samples as rows, and the indices of those that have a law."""
+    """Samples as rows, and the indices of the rows that have a fitted law."""
     x = as_samples(maxima)
     checked_fits(fits, x)
     lawful = np.flatnonzero([outcome.has_law for outcome in fits.outcome.ravel()])

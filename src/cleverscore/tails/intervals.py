@@ -50,19 +50,19 @@ def interval(
     checkpoints: int = 1,
     block_size: int = PAPER_BLOCK_SIZE,
 ) -> Intervals:
-    """Interval for the end-point of each sample that covers the true one with probability `level`.
+    """Interval for the end-point of each sample that contains the true end-point with probability `level`.
 
-    "penultimate": quantiles of p(location | x), scale and shape integrated out, prior and tails calibrated by
-    simulation; the upper limit is then moved out as far as it has to be where norms are linear on a ball, whose maxima
-    approach their law slowly, and is infinite where Gaussian norms give the same maxima (`block_size` says how slowly).
-    "posterior": the same without that, for maxima that follow the law exactly. "profile": all locations whose profile
-    log-likelihood is within chi2(level) / 2 of the largest; too short for shapes below 2. With `checkpoints` > 1 the
-    interval may be computed at that many stages of the same growing sample, and keeps its level when sampling stops
-    because it became narrow.
+    "penultimate": quantiles of p(location | x) with scale and shape integrated out; prior and tail probabilities were
+    calibrated by simulation. The upper limit is then moved out far enough for norms that are linear on a ball, whose
+    maxima converge slowly to their law (how slowly depends on `block_size`); it is infinite where Gaussian norms would
+    give the same maxima. "posterior": the same quantiles without moving the upper limit, for maxima that follow the law
+    exactly. "profile": all locations whose profile log-likelihood is within chi2(level) / 2 of the largest; too short
+    for shapes below 2. With `checkpoints` > 1 the interval is wider: it keeps its level if it is computed at that many
+    stages of a growing sample and sampling stops as soon as it is narrow.
 
-    maxima: (..., blocks). `low` is never below the sample maximum; `fits.location` always lies inside, and is no limit
-    itself. Rows whose law is not to be relied on, `no_endpoint`, `drifting`, `poor` and `too_few`, get what holds
-    without a law: from the sample maximum to infinity. Constant, zero and tied maxima give low = high = maximum,
+    maxima: (..., blocks). `low` is never below the sample maximum, and `fits.location` always lies inside the interval.
+    Rows with an unreliable fit, `no_endpoint`, `drifting`, `poor` and `too_few`, get the interval from the sample
+    maximum to infinity, which holds for any distribution. Constant, zero and tied maxima give low = high = maximum,
     not_finite gives NaN.
 
     >>> import numpy as np
@@ -148,7 +148,7 @@ def _curve(w: Floats, weights: Weights, prior: bool, depth: float) -> tuple[Floa
 def _zoom(
     w: Floats, weights: Weights, t: Floats, log_k: Floats, density: Floats, prior: bool, depth: float
 ) -> tuple[Floats, Floats, Floats]:
-    """Evaluate on a grid of FINE points over the range whose values were within `depth` of the largest."""
+    """Evaluate on a finer grid (FINE points) over the positions whose values are within `depth` of the largest."""
     last_index = t.shape[1] - 1
     inside = density >= density.max(axis=1, keepdims=True) - depth
     first = np.maximum(np.argmax(inside, axis=1) - 1, 0)
@@ -166,8 +166,8 @@ def _zoom(
 def _integrate(w: Floats, weights: Weights, t: Floats, log_k: Floats, prior: bool) -> tuple[Floats, Floats]:
     """Maximise over the shape (with `prior`: integrate it out) at positions t (rows, points), from log k nearby.
 
-    Around the given shape the log-likelihood is quadratic in x = log c, value + g x - h x^2 / 2 for c >= 1; its maximum
-    and its integral are exact for that. Returns the improved log k and the log density.
+    Around the given shape the log-likelihood is quadratic in x = log c, value + g x - h x^2 / 2 for c >= 1; the maximum
+    and the integral of this quadratic are exact. Returns the improved log k and the log density.
     """
     from scipy.special import log_ndtr  # slow to import, and those who only read results need none
 
@@ -207,7 +207,7 @@ def _posterior(
     shares: tuple[float, float, float, float],
     block_size: int | None,
 ) -> tuple[Floats, Floats, Floats]:
-    """Positions t of both limits, and how many times further from the mode the upper one may be."""
+    """Positions t of both limits, and the factor by which the upper one is moved away from the mode."""
     below_share, above_share, boundary_share, alone_share = shares
     t, density, log_k = _curve(w, weights, True, DEPTH)
     height = np.exp(density - density.max(axis=1, keepdims=True))

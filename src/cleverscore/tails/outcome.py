@@ -1,4 +1,4 @@
-"""Every way a fit of the tail, or an ascent in its place, can end, each with one sentence of advice."""
+"""Every way in which a tail fit or a search of the sharp method can end, each with one sentence of advice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from enum import Enum
 class FitOutcome(str, Enum):
     """How the fit of one sample of block maxima ended; a failed fit is a value, never an exception.
 
-    Two are the sharp method's, which searches instead of fitting; the last is that of a tail model of your own.
+    ASCENDED and UNSETTLED are outcomes of the sharp method, which searches instead of fitting; CUSTOM_MODEL is the
+    outcome of your own tail model.
 
     >>> FitOutcome("tied_maxima").extrapolates
     False
@@ -47,7 +48,7 @@ class FitOutcome(str, Enum):
 
     @property
     def bounded_below_only(self) -> bool:
-        """Whether the end-point has no interval: it is at least the sample maximum, so the score is at most that."""
+        """Whether the end-point has only a lower limit, the sample maximum M; the score is then at most margin / M."""
         return self in (FitOutcome.NO_ENDPOINT, FitOutcome.DRIFTING, FitOutcome.POOR, FitOutcome.TOO_FEW)
 
     def __str__(self) -> str:

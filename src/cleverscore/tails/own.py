@@ -1,4 +1,4 @@
-"""End-points from a tail model of your own, in the form that scores are made of."""
+"""End-points from your own tail model, in the form of the built-in fit."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .weibull import TailFits, as_samples, law
 
 
 class Endpoints(NamedTuple):
-    """What a tail model says about samples of block maxima: three arrays (samples,).
+    """End-points that a tail model estimates from samples of block maxima: three arrays (samples,).
 
     location    the estimated end-points, finite.
-    low, high   limits for them at the level asked for, `high` may be infinite; None if the model has no interval.
+    low, high   limits of the end-points at the given level, `high` may be infinite; None if the model has no interval.
     """
 
     location: ArrayLike
@@ -29,7 +29,7 @@ class Endpoints(NamedTuple):
 
 
 class TailModel(Protocol):
-    """A tail model of your own: from samples of block maxima to their end-points.
+    """Your own tail model: a function from samples of block maxima to their end-points.
 
     maxima  (samples, blocks), each of which has a tail to fit.
     level   of the limits, such as 0.95.
@@ -43,8 +43,9 @@ class TailModel(Protocol):
 def fit_own(maxima: ArrayLike, model: TailModel, *, level: float = 0.95) -> tuple[TailFits, Intervals]:
     """End-points and limits of each sample by `model`, which is a function (maxima, level) -> Endpoints.
 
-    The model sees samples that have a tail to fit. Constant, all-zero, repeated, too few and infinite maxima are
-    settled as `fit` settles them. An end-point below the largest value of its sample is lifted to that value.
+    The model gets only samples that have a tail to fit. Samples with constant, all-zero, tied, too few or infinite
+    maxima get the outcome that `fit` gives them. An end-point below the largest value of its sample is replaced by that
+    value.
 
     maxima: (..., blocks). Returns what `fit` and `interval` return; scale, shape and likelihood are NaN.
 

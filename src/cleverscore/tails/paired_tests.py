@@ -32,10 +32,10 @@ FEWEST = 6  # values whose smallest and largest hold the median at 95%
 
 
 def median_interval(values: Array, level: float = 0.95) -> Interval:
-    """The median, and the order statistics that hold the population's median with at least this probability.
+    """The median, and the order statistics that contain the population median with at least the probability `level`.
 
-    The number of values below the median is binomial (n, 1/2), whatever their law; with fewer than six values no two of
-    them hold it at 95%, and the smallest and largest are given.
+    The number of values below the population median is binomial (n, 1/2) for any distribution. With fewer than six
+    values no two of them contain it with 95% probability; the smallest and largest are then returned.
 
     >>> median_interval(np.arange(1.0, 11.0))
     Interval(value=5.5, low=2.0, high=9.0)
@@ -53,12 +53,14 @@ class Difference:
     """How the scores of two models on the same inputs differ (second minus first).
 
     mean, median            of the differences, with bootstrap intervals over inputs at `level`.
-    above, below, ties      inputs on which the second is larger, smaller, equal.
+    above, below, ties      numbers of inputs on which the second score is larger, smaller, equal.
     sign_pvalue             two-sided sign test: were above and below equally likely?
-    verdict                 1 if the second is more robust, -1 if the first is, 0 if it cannot be told. It takes both
-                            the interval of the mean and the sign test, and that they agree.
-    inputs_needed           inputs that would tell a difference of this size with probability 0.8; None if far too many.
-    blocks_factor           how many times the blocks would tell with the same inputs; None if no number would.
+    verdict                 1 if the second model is more robust, -1 if the first is, 0 if undecided. A verdict requires
+                            that the interval of the mean and the sign test agree.
+    inputs_needed           number of inputs that would detect a difference of this size with probability 0.8; None if
+                            far too many.
+    blocks_factor           factor by which the number of blocks would have to grow to detect the difference with the
+                            same inputs; None if no factor is enough.
     """
 
     count: int
@@ -79,7 +81,7 @@ def difference(
 ) -> Difference:
     """Compare paired scores.
 
-    noise   variance of each difference that comes from sampling gradients, which more blocks would lower.
+    noise   variance of each difference due to the random sample of gradients, which more blocks would lower.
 
     >>> difference(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]), np.array([2.0, 3.5, 4.0, 5.0, 6.5, 7.0, 8.0])).verdict
     1
@@ -119,8 +121,8 @@ def relative_change(
 ) -> Interval:
     """mean(second) / mean(first) - 1 over paired values, with a bootstrap interval over inputs; or of="median".
 
-    The mean uses the pairing better: both means move together where an input is drawn twice, while medians jump from
-    one input to another. NaN where the first mean is 0, infinite or not known; an interval takes at least six inputs.
+    The mean uses the pairing better: in a bootstrap sample both means change together, while medians jump from one
+    input to another. NaN where the first mean is 0, infinite or unknown; an interval needs at least six inputs.
 
     >>> relative_change(np.arange(1.0, 11.0), 0.85 * np.arange(1.0, 11.0)).value
     -0.15000000000000002
@@ -155,12 +157,12 @@ def _resamples(count: int, seed: int) -> Iterator[npt.NDArray[np.int64]]:
 
 
 def _reach(level: float) -> float:
-    """Standard errors that a mean must lie from zero to be told with probability `POWER`."""
+    """How many standard errors from zero the mean must lie to be detected with probability `POWER`."""
     return float(stats.norm.ppf(0.5 + level / 2.0) + stats.norm.ppf(POWER))
 
 
 def _inputs_needed(change: Array, level: float) -> int | None:
-    """The larger of what the mean and the sign test need to tell what was seen."""
+    """The number of inputs at which both the mean and the sign test detect the observed difference."""
     if len(change) < 2:
         return None
     mean, spread = float(change.mean()), float(change.std(ddof=1))
@@ -178,7 +180,7 @@ def _inputs_needed(change: Array, level: float) -> int | None:
 
 
 def _blocks_factor(change: Array, noise: Array | None, level: float) -> float | None:
-    """What times the blocks brings the variance of the mean down far enough; sampling noise falls as 1 / blocks."""
+    """The factor of blocks that lowers the variance of the mean enough; sampling noise decreases as 1 / blocks."""
     if noise is None or len(change) < 2:
         return None
     sampling = float(np.nanmean(noise)) if np.isfinite(noise).any() else 0.0

@@ -53,10 +53,11 @@ class TailFits:
     """Fits of F(x) = exp(-((location - x) / scale)^shape), arrays of the leading shape of the maxima.
 
     `log_likelihood` is the plain one, without the penalty. Where `outcome.has_law` is false, `scale`, `shape` and
-    `log_likelihood` are NaN and `location` is the sample maximum (NaN for `not_finite`). What `fit` adds to `law`:
+    `log_likelihood` are NaN and `location` is the sample maximum (NaN for `not_finite`). `fit` adds to the result of
+    `law`:
 
     ad_statistic, ad_pvalue     Anderson-Darling test of the law, see `anderson_darling`.
-    drift                       growth of the end-point per doubling of the block size, as a share: see `stability`.
+    drift                       relative growth of the end-point per doubling of the block size, see `stability`.
     """
 
     location: Floats
@@ -100,10 +101,11 @@ class TailFits:
 
 
 def law(maxima: ArrayLike, penalty: float = PENALTY) -> TailFits:
-    """Fit a reverse Weibull law with shape >= 1 to each sample of block maxima, without judging it as `fit` does.
+    """Fit a reverse Weibull law with shape >= 1 to each sample of block maxima, without the tests that `fit` makes.
 
-    Maximises sum_i log f(x_i; location, scale, shape) - penalty * (scale / range)^2 over location >= max(x).
-    A third of the work of `fit`, for those who need end-points only; never raises on data: look at `outcome`.
+    Maximises sum_i log f(x_i; location, scale, shape) - penalty * (scale / range)^2 over location >= max(x). Takes a
+    third of the time of `fit`, for callers that need end-points only. A fit that fails raises no exception; `outcome`
+    says how it ended.
 
     maxima: (..., blocks), any real dtype, computed in float64. Returns arrays of the leading shape.
     """
@@ -115,7 +117,7 @@ def law(maxima: ArrayLike, penalty: float = PENALTY) -> TailFits:
 
 
 def as_samples(maxima: ArrayLike) -> Floats:
-    """Return float64 samples (..., blocks), or raise if there is nothing to fit."""
+    """Return float64 samples (..., blocks), or raise if there are no values to fit."""
     try:
         x = np.asarray(maxima)
     except (TypeError, ValueError, RuntimeError) as error:  # what numpy, and torch in its place, raise
@@ -138,7 +140,7 @@ def checked_penalty(penalty: float) -> float:
 
 
 def checked_fits(fits: TailFits, samples: Floats) -> None:
-    """Raise unless `fits` are of these samples (..., blocks)."""
+    """Raise unless the shape of `fits` belongs to these samples (..., blocks)."""
     if not isinstance(fits, TailFits):
         raise SettingError(f"fits are a {type(fits).__name__}; pass fit(maxima)")
     if samples.shape[:-1] != fits.location.shape:
@@ -189,7 +191,7 @@ def fit_rows(x: Floats, weights: Weights, penalty: float, blocks: int) -> TailFi
 
 @dataclass(frozen=True)
 class Standard:
-    """Rows brought to w = (max - x) / range, sorted with the largest norm first, and how to undo it."""
+    """Rows rescaled to w = (max - x) / range, the largest norm first, with the numbers to undo the rescaling."""
 
     w: Floats
     exponent: NDArray[np.intp]  # the row was divided by 2^exponent, which is exact
@@ -209,7 +211,7 @@ def standardise(ordered: Floats) -> Standard:
 
 
 def degenerate(ordered: Floats) -> NDArray[np.object_]:
-    """Outcome of every row that is settled without a fit, None elsewhere; rows are sorted ascending, NaN last."""
+    """Outcome of every row that needs no fit, else None; rows are sorted ascending, NaN last."""
     n = ordered.shape[1]
     found = np.full(len(ordered), None, dtype=object)
     top, bottom = ordered[:, -1], ordered[:, 0]
@@ -281,7 +283,7 @@ def _fit_regular(ordered: Floats, weights: Weights, penalty: float) -> tuple[Any
 
 
 def _without_end(w: Floats, weights: Weights, penalty: float, plain: Floats, shape: Floats) -> NDArray[np.bool_]:
-    """Rows that a Gumbel law fits at least as well as the best law with an end-point, whatever the penalty was."""
+    """Rows that a Gumbel law fits at least as well as the best law with an end-point, compared without penalty."""
     limit = gumbel(*summarise(w, weights))
     near = np.flatnonzero(limit > plain - GUMBEL_MARGIN)
     limit[near] = gumbel(w[near], weights)

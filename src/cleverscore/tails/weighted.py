@@ -34,11 +34,11 @@ def fit_weighted(top: ArrayLike, samples: int, block_size: int, penalty: float =
     """Fit the law of block maxima by averaging its log-likelihood over all blocks that `samples` norms can form.
 
     Maximises sum_j w_j log f(x_(j)) + (1 - sum_j w_j) log F(x_(k)): the j-th largest norm is a block maximum with
-    probability w_j (`block_weights`), and the blocks whose maximum lies below the k norms kept are censored there. Same
-    target as `fit` on samples / block_size block maxima, from the same gradients, with less noise.
+    probability w_j (`block_weights`), and blocks whose maximum lies below the k kept norms are censored. It estimates
+    the same end-point as `fit` on samples / block_size block maxima of the same gradients, with less noise.
 
-    top: (..., k), the k largest of `samples` independent norms, in any order. `blocks` of the result is
-    samples // block_size and `log_likelihood` that of so many blocks.
+    top: (..., k), the k largest of `samples` independent norms, in any order. In the result, `blocks` is samples //
+    block_size and `log_likelihood` is scaled to that many blocks.
 
     >>> norms = 3.0 - np.random.default_rng(0).beta(2.0, 2.0, size=100_000) ** 0.5
     >>> fits = fit_weighted(np.sort(norms)[-400:], samples=100_000, block_size=500)

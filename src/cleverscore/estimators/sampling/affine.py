@@ -1,4 +1,4 @@
-"""Affine classifiers: the gradient is the same everywhere, so two points tell all."""
+"""Affine classifiers: the gradient is the same everywhere, so two points are enough."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 class AffinePrepared(Prepared):
-    """Gradient norms of an affine classifier: the input and one more point tell them, and the larger norm counts.
+    """Gradient norms of an affine classifier, from the input and one more point; the larger norm counts.
 
-    In the box, margin / (masked norm) is a lower bound of the distance, not always the distance itself: a move may end
-    at a face before it is that long.
+    In the box, margin / (masked norm) is a lower bound of the distance, not always the distance itself: a line from the
+    input may leave the box before it reaches the decision boundary.
     """
 
     @classmethod
     def make(cls, order: Order, examples: Sequence[Example]) -> AffinePrepared:
-        """Prepare: there is nothing to check or to choose."""
+        """Prepare; an affine classifier needs no optimisation and no chunk size."""
         return cls(order.estimator, order.classifier, order.settings, order.chunk_size or 1, order.workers)
 
     def max_work(self, dim: int) -> int:
@@ -37,7 +37,7 @@ class AffinePrepared(Prepared):
     def measure(
         self, examples: Sequence[Example], *, budget: Budget | None = None, on_work: OnWork | None = None
     ) -> Iterator[tuple[int, Measurements]]:
-        """Measure all examples, at once and for less than any budget."""
+        """Measure all examples; the few gradients are within any budget."""
         ball = self.estimator.ball_of(self.settings)
         for position, example in enumerate(examples):
             began = time.perf_counter()
@@ -54,4 +54,4 @@ class AffinePrepared(Prepared):
 
     @abstractmethod
     def of_norms(self, example: Example, norms: Sequence[float], seconds: float) -> Measurements:
-        """What the estimator says of gradient norms (targets,) that are the same everywhere."""
+        """Measurements from gradient norms (targets,) that are the same everywhere."""

@@ -1,8 +1,8 @@
 """Block maxima of gradient norms: how blocks are drawn, spread over threads, merged and continued (Algorithm 1).
 
-A request asks for some blocks of one input. It is cut into items of about one chunk of points; worker threads, each
-with one intra-operation thread, take items from all requests alike. A block's maximum is the same wherever its points
-were computed, since points depend on (seed, input id, norm, block) alone.
+A request asks for some blocks of one input. It is divided into work items of about one chunk of points. Worker threads,
+each with one intra-operation thread, take items of all requests from one queue. The maximum of a block does not depend
+on which thread computed its points, since points depend on (seed, input id, norm, block) alone.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Measure = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class BlockMaxima:
-    """Largest gradient norm of each block, one row per target; the only thing a score needs to keep.
+    """The largest gradient norm of each block, one row per target: all that a score needs of the sampled points.
 
-    values      (targets, blocks); NaN or infinite where a gradient was.
+    values      (targets, blocks); NaN or infinite where a gradient was NaN or infinite.
     first       index of the first block: blocks first .. first + blocks - 1 have been drawn.
     seconds     compute time, divided by the number of workers.
     """
@@ -81,7 +81,7 @@ def _pieces(request: Request) -> Iterator[_Piece]:
 
 
 def _joined(item: Sequence[_Piece]) -> list[_Piece]:
-    """The same points with each block's tiles, which follow each other, in one piece."""
+    """The same points with consecutive tiles of a block joined into one piece."""
     first: dict[int, _Piece] = {}
     for piece in item:
         before = first.get(piece.block)
@@ -90,7 +90,7 @@ def _joined(item: Sequence[_Piece]) -> list[_Piece]:
 
 
 def blocks_together(chunk_size: int, block_size: int) -> int:
-    """Blocks that share items of work: as many as fill a chunk.
+    """The number of blocks in one work item: as many as fill a chunk.
 
     >>> blocks_together(256, 1024), blocks_together(256, 100)
     (1, 3)
@@ -115,7 +115,7 @@ def _items(request: Request, chunk_size: int) -> Iterator[list[_Piece]]:
 
 
 def _flow(requests: Sequence[Request], chunk_size: int) -> Iterator[tuple[int, list[_Piece], bool]]:
-    """Items of all requests in their order, each with whether it is its request's last."""
+    """The work items of all requests in order: (position of the request, item, whether it is the request's last)."""
     for position, request in enumerate(requests):
         waiting: list[_Piece] | None = None
         for item in _items(request, chunk_size):
@@ -128,7 +128,7 @@ def _flow(requests: Sequence[Request], chunk_size: int) -> Iterator[tuple[int, l
 
 @dataclass(frozen=True)
 class _Found:
-    """What an item gave: the largest value per target in each of its blocks, and how long that took."""
+    """Result of one work item: the largest value per target in each of its blocks, and the seconds it took."""
 
     largest: dict[int, Array]
     seconds: float
@@ -174,7 +174,7 @@ def _compute(classifier: Classifier, request: Request, item: list[_Piece], chunk
 
 
 class _Pending:
-    """A request whose items are on their way."""
+    """A request whose work items are being computed."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -184,7 +184,7 @@ class _Pending:
         self.all_submitted = False
 
     def add(self, found: _Found, workers: int) -> None:
-        """Take in the maxima of one chunk of points."""
+        """Merge the maxima of one work item."""
         for block, values in found.largest.items():
             column = block - self.request.blocks.start
             self.values[:, column] = np.maximum(self.values[:, column], values)
@@ -192,7 +192,7 @@ class _Pending:
         self.open -= 1
 
     def maxima(self) -> BlockMaxima:
-        """The maxima of all chunks."""
+        """The maxima of all work items."""
         request = self.request
         return BlockMaxima(self.values, request.targets, request.block_size, request.blocks.start, self.seconds)
 
@@ -206,9 +206,10 @@ def sample(
     on_points: Callable[[int], None] | None = None,
     measure: Measure = margin_gradient_norms,
 ) -> Iterator[tuple[int, BlockMaxima]]:
-    """Draw all requests and yield (position, maxima) as each is complete, in no fixed order.
+    """Draw the blocks of all requests and yield (position, maxima) of each when it is done, in no fixed order.
 
-    `on_points` hears the number of points of each finished item, for progress. `measure` is what is maximised.
+    `on_points` is called with the number of points of each finished work item, for progress. `measure` is the quantity
+    whose block maxima are kept.
     """
     pending = [_Pending(request) for request in requests]
     flow = _flow(requests, chunk_size)

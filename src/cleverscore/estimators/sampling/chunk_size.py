@@ -32,7 +32,7 @@ class Footprint:
 
 
 def footprint(classifier: Classifier, x: torch.Tensor) -> Footprint:
-    """Measure what autograd keeps for one point, weights left aside."""
+    """Measure the memory that autograd keeps for one point, without the weights."""
     weights = {t.untyped_storage().data_ptr() for t in (*classifier.module.parameters(), *classifier.module.buffers())}
     sizes: dict[int, int] = {}
 
@@ -52,7 +52,7 @@ def footprint(classifier: Classifier, x: torch.Tensor) -> Footprint:
 
 
 def default_chunk_size(classifier: Classifier, x: torch.Tensor, *, workers: int) -> int:
-    """Points per forward pass for inputs like `x`: no tensor above 32 MB, and no more memory than there is."""
+    """Points per forward pass for inputs like `x`: no tensor above 32 MB, and within the available memory."""
     need = footprint(classifier, x)
     if classifier.device.type == "cuda":
         free, _total = torch.cuda.mem_get_info(classifier.device)
@@ -67,7 +67,7 @@ def default_chunk_size(classifier: Classifier, x: torch.Tensor, *, workers: int)
 
 
 def resolved_chunk_size(classifier: Classifier, x: torch.Tensor, chunk_size: int | None, *, workers: int) -> int:
-    """The size that a user gave, checked, or the default."""
+    """The chunk size that a user gave, checked, or the default one."""
     if chunk_size is None:
         return default_chunk_size(classifier, x, workers=workers)
     if not is_whole(chunk_size) or chunk_size < 1:

@@ -1,8 +1,9 @@
-"""Gradient norms of all classes at once, roughly: random projections by forward-mode differentiation.
+"""Approximate gradient norms of all classes at once: random projections by forward-mode differentiation.
 
-A Jacobian-vector product J u costs about one gradient and speaks of every class: (J u)_c - (J u)_j is the margin
-gradient's projection on u. For Gaussian u its root mean square is ||g||_2, for Cauchy u its median is ||g||_1 (stable
-laws; Indyk, 2006). So a thousand norms cost what a hundred gradients do, known to about a tenth.
+A Jacobian-vector product J u costs about one gradient and has an entry for every class: (J u)_c - (J u)_j is the
+projection of the margin's gradient g on u. For Gaussian u its root mean square is ||g||_2, for Cauchy u the median of
+its absolute value is ||g||_1 (stable laws; Indyk, 2006). So the norms of a thousand classes cost as much as a hundred
+gradients, with an error of about a tenth.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def sketched_norms(
 ) -> Array | None:
     """About ||grad(f_c - f_j)||_q in the middle of the points (n, *input_shape): (targets,).
 
-    None where no stable law serves q, or where the model has no forward-mode derivatives.
+    None if no stable law exists for q, or if the model has no forward-mode derivatives.
     """
     if q not in SKETCHED_EXPONENTS:
         return None

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Method(Estimator):
-    """A way to estimate the local Lipschitz constant by sampling; `clever(..., method=)` takes one of your own.
+    """A method that estimates the local Lipschitz constant by sampling; pass your own as `clever(..., method=)`.
 
-    name        what result rows carry in their column `method`.
-    ball        the law of the points: LpBall or a subclass with another `draw` or `points`.
-    radius      of the ball, where the user gives none.
-    penalty     the weight of (scale / range)^2 in the tail fit, where the user gives none.
-    cap         whether the radius bounds the score, as Algorithm 1 says.
+    name        the value of the column `method` in result rows.
+    ball        the distribution of the points: LpBall or a subclass with another `draw` or `points`.
+    radius      default radius of the ball.
+    penalty     default weight of the penalty (scale / range)^2 in the tail fit.
+    cap         whether scores are capped at the radius, as in Algorithm 1.
     tail        a tail model instead of the reverse Weibull law: (maxima, level) -> tails.Endpoints.
-    title       what a table with several methods calls it; default: its name.
+    title       the heading of its column in a table of several methods; default: its name.
 
     >>> Method("plain likelihood", penalty=0.0).radius
     5.0
@@ -59,7 +59,7 @@ class Method(Estimator):
         return self.ball(settings.p, settings.radius, settings.region)
 
     def check(self, settings: Settings) -> None:
-        """Refuse a ball that does not exist, and to stop sampling early by a fit that is not made."""
+        """Raise a SettingError for an invalid ball, and for early stopping with a tail model of the user."""
         super().check(settings)
         if settings.adaptive:
             if self.tail is not None:
@@ -75,7 +75,7 @@ class Method(Estimator):
         return replace(super().rule(settings), checkpoints=count)
 
     def wording(self, settings: Settings) -> Wording:
-        """What is said of sampling."""
+        """The texts about sampling for tables and reports."""
         drawn = f"{settings.blocks} blocks of {settings.block_size} points"
         ends = [] if settings.tolerance is None else [f"tolerance {settings.tolerance:g}"]
         ends += [] if settings.budget is None else [f"budget {settings.budget}"]
@@ -110,7 +110,7 @@ class Method(Estimator):
         )
 
     def kind(self, classifier: Classifier, settings: Settings) -> type[Prepared]:
-        """A sampler; an affine classifier needs no more than two points."""
+        """A sampler, or for an affine classifier a version that needs two points only."""
         return _AffineSampler if is_affine(classifier) else Sampler
 
 

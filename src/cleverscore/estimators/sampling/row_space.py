@@ -1,9 +1,9 @@
-"""Sampling in the row space of the first layer: the same law of gradient norms from smaller inputs.
+"""Sampling in the row space of the first layer: the same distribution of gradient norms from smaller inputs.
 
-First layer of h < d units, p = 2. With W^T = Q S (Q has orthonormal columns), the network depends on x only through
-z = Q^T x, and ||W^T v||_2 = ||S v||_2. So the network on z, with S^T for its first matrix, has gradients of the same l2
-norm; and z is the projection of a uniform point of the ball, which is drawn directly: h normals, and one chi-square for
-the d - h coordinates that do not matter.
+First layer of h < d units, p = 2. With W^T = Q S (Q has orthonormal columns), the network depends on x only through z =
+Q^T x, and ||W^T v||_2 = ||S v||_2. So the network on z, with S^T for its first matrix, has gradients of the same l2
+norm; and z is the projection of a uniform point of the ball, which is drawn directly: h normal numbers, and one
+chi-square number for the d - h coordinates that do not change the layer's output.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ WORTHWHILE = 0.75
 
 @dataclass(frozen=True)
 class ProjectedBall(LpBall):
-    """The projection of a uniform l2 ball onto a subspace: `hidden` coordinates are integrated out."""
+    """The uniform distribution in an l2 ball, projected onto a subspace: `hidden` coordinates are integrated out."""
 
     hidden: int = 0
 
     def draw(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> Draw:
-        """The first `count` points of a tile, around 0, in the subspace."""
+        """The first `count` points of a tile, as offsets from the input, in the subspace."""
         stream = self.stream(seed, input_id, block, tile)
         second = self.stream(seed, input_id, block, tile, SECOND_STREAM)
         normal = stream.standard_normal((count, dim), dtype=np.float32)
@@ -42,21 +42,21 @@ class ProjectedBall(LpBall):
 
 @dataclass(frozen=True)
 class Reduced:
-    """A classifier and a ball in the row space of the first layer, or as they were; `move` brings examples there."""
+    """A classifier and a ball, in the row space of the first layer if possible; `move` maps examples to it."""
 
     classifier: Classifier
     ball: LpBall
     basis: torch.Tensor | None = None
 
     def move(self, example: Example) -> Example:
-        """The example with its input in the coordinates of the classifier."""
+        """The example with its input in the coordinates of the reduced classifier."""
         if self.basis is None:
             return example
         return replace(example, x=(example.x.flatten().double() @ self.basis).to(example.x.dtype))
 
 
 def reduced(classifier: Classifier, shape: torch.Size, ball: LpBall) -> Reduced:
-    """Classifier and ball for inputs of a shape in the row space of the first layer, or as they were."""
+    """Classifier and ball in the row space of the first layer, or unchanged where that is not possible."""
     same = Reduced(classifier, ball)
     if type(ball) is not LpBall or ball.p != 2.0 or ball.region != "ball" or classifier.outputs != "logits":
         return same

@@ -1,4 +1,4 @@
-"""From examples to measurements: all blocks for all targets, or rounds after which targets and budgets end."""
+"""From examples to measurements: all blocks for all targets, or in rounds with target elimination and a budget."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ LEAST_BLOCKS = 10  # a tail fit needs them; a budget that runs out earlier is ex
 
 @dataclass(frozen=True)
 class Sampler(Prepared):
-    """Sampling of one norm made ready: exact shortcuts taken, the faster form checked, the chunk size chosen."""
+    """Prepared sampling in one norm: exact shortcuts applied, the optimised network checked, the chunk size chosen."""
 
     reduced: Reduced
 
     @classmethod
     def make(cls, order: Order, examples: Sequence[Example]) -> Sampler:
-        """Prepare for inputs like the examples, on which faster forms of the network are checked."""
+        """Prepare for inputs like the examples, which are used to check the optimised network."""
         ball = order.estimator.ball_of(order.settings)
         with one_thread():  # a decomposition on several threads is not the same to the last bit on another machine
             smaller = reduced(order.classifier, examples[0].x.shape, ball)
@@ -62,13 +62,13 @@ class Sampler(Prepared):
 
     @property
     def splits(self) -> bool:
-        """All blocks are drawn, whatever the others gave."""
+        """Whether blocks can be computed independently: yes unless sampling is adaptive."""
         return not self.settings.adaptive
 
     def measure(
         self, examples: Sequence[Example], *, budget: Budget | None = None, on_work: OnWork | None = None
     ) -> Iterator[tuple[int, Measurements]]:
-        """Draw the blocks of all examples: (position, measurements) as each is complete."""
+        """Draw the blocks of all examples; yields (position, measurements) of each when it is done."""
         job = self._job(examples, on_work)
         if self.settings.adaptive:
             yield from job.until_eliminated(budget or Budget.parse(self.settings.budget))
@@ -78,19 +78,19 @@ class Sampler(Prepared):
     def blocks(
         self, tasks: Sequence[tuple[Example, range]], *, on_work: OnWork | None = None
     ) -> Iterator[tuple[int, BlockMaxima]]:
-        """Some blocks of each example for all its targets: (position, maxima) as each task is complete."""
+        """Draw the given blocks of each example for all its targets; yields (position, maxima) as each task is done."""
         job = self._job([example for example, _ in tasks], on_work)
         size = self.settings.block_size
         requests = [job.request(i, example.targets, blocks, size) for i, (example, blocks) in enumerate(tasks)]
         yield from job.draw(requests)
 
     def probe(self, example: Example, points: int) -> float:
-        """Seconds that margin gradients at so many points take, in the network that is sampled."""
+        """Measure the seconds that margin gradients at `points` points take, with exact shortcuts."""
         (moved,) = self.moved([example])
         return self._probed(self.reduced.classifier, moved, self.reduced.ball, points)
 
     def moved(self, examples: Sequence[Example]) -> list[Example]:
-        """The examples as the network sees them after exact shortcuts."""
+        """The examples in the coordinates of the network after exact shortcuts."""
         with one_thread():
             return [self.reduced.move(example) for example in examples]
 
@@ -117,7 +117,7 @@ def target_elimination(example: Example | Measurements, settings: Settings) -> T
 
 @dataclass(frozen=True)
 class _SamplingJob:
-    """Examples and their ball as the network sees them after exact shortcuts, and how points are drawn."""
+    """Examples and ball in the coordinates of the network after exact shortcuts, and settings of the sampling."""
 
     classifier: Classifier
     examples: Sequence[Example]
@@ -126,7 +126,7 @@ class _SamplingJob:
     draw: Callable[[Sequence[Request]], Iterator[tuple[int, BlockMaxima]]]
 
     def request(self, position: int, targets: tuple[int, ...], blocks: range, block_size: int) -> Request:
-        """Ask for blocks of one example."""
+        """A request for blocks of one example."""
         example = self.examples[position]
         return Request(
             x=example.x,
@@ -151,7 +151,7 @@ class _SamplingJob:
             yield i, Measurements.of(example, values, (size,) * count, maxima.seconds, (StopReason.ALL_BLOCKS,) * count)
 
     def until_eliminated(self, budget: Budget) -> Iterator[tuple[int, Measurements]]:
-        """Rounds of more blocks for the targets that are still in, a group of inputs at a time."""
+        """Draw blocks in rounds for the targets that are not eliminated, a group of inputs at a time."""
         for start in range(0, len(self.examples), TOGETHER):
             group = range(start, min(start + TOGETHER, len(self.examples)))
             running = {i: target_elimination(self.examples[i], self.ready.settings) for i in group}
@@ -170,9 +170,9 @@ class _SamplingJob:
                     yield i, found
 
     def _sketch(self, running: dict[int, TargetElimination], seconds: dict[int, float], group_budget: Budget) -> None:
-        """Random projections for inputs with many targets: most of them end there, for a gradient each at most.
+        """For inputs with many targets, eliminate most targets by random projections, for at most one gradient each.
 
-        Not in the box: projections tell norms of whole gradients, and which components count differs between targets.
+        Not in the box: projections give norms of whole gradients, and which components count differs between targets.
         """
         if self.ball.region == "box":
             return
@@ -203,7 +203,7 @@ class _SamplingJob:
     def _prefilter(
         self, running: dict[int, TargetElimination], seconds: dict[int, float], group_budget: Budget
     ) -> None:
-        """A few points for inputs with many targets, so that blocks are drawn for the promising ones only."""
+        """For inputs with many targets, eliminate targets by a few points before blocks are drawn for the others."""
         many = [i for i, elimination in running.items() if elimination.needs_prefilter]
         requests = [
             self.request(i, tuple(running[i].targets[t] for t in running[i].active), running[i].prefilter_blocks, 1)
@@ -215,7 +215,7 @@ class _SamplingJob:
                 seconds[many[position]] += maxima.seconds
 
     def _round(self, running: dict[int, TargetElimination], seconds: dict[int, float], group_budget: Budget) -> None:
-        """Blocks up to each input's next checkpoint, or what the budget allows."""
+        """Draw blocks up to each input's next checkpoint, or as many as the budget allows."""
         size = self.ready.settings.block_size
         ahead = {i: elimination.next_checkpoint() - elimination.drawn for i, elimination in running.items()}
         costs = {i: len(elimination.active) * size for i, elimination in running.items()}
@@ -233,7 +233,7 @@ class _SamplingJob:
                 running[order[position]].add(maxima.values)
 
     def _next_request(self, position: int, elimination: TargetElimination, count: int) -> Request:
-        """The next blocks of the targets that are still in."""
+        """A request for the next blocks of the targets that are not eliminated."""
         targets = tuple(elimination.targets[t] for t in elimination.active)
         return self.request(
             position, targets, range(elimination.drawn, elimination.drawn + count), self.ready.settings.block_size

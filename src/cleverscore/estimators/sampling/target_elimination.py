@@ -1,15 +1,16 @@
 """When to stop: checkpoints, intervals that are narrow enough, and targets that cannot have the smallest score.
 
 An untargeted score is a minimum, so a target whose score cannot become the smallest needs no more gradients. All
-targets of an input see the same points, so their scores are compared in pairs: on random halves of the blocks drawn so
-far, the difference of two log scores has about the spread that the difference on all of them has. A target is out when
-that difference is far enough above zero, in standard deviations. This asks what the estimator will say after all
-blocks, which is much better known than where the true end-point lies, and the better the fewer blocks are left.
+targets of an input share the same points, so their scores are compared in pairs: the spread of the difference of two
+log scores over random halves of the blocks estimates the spread of this difference over all blocks. A target is
+eliminated when the difference is far enough above zero, in standard deviations. The comparison predicts the scores
+after all blocks. These are much better known than the true end-point, and the better the fewer blocks are left.
 
-Few blocks can hide the shape of a tail, though: all their halves then agree on an end-point that later blocks move far
-up. So a target also has to stay behind at the far end of the end-point's interval; or, where that is infinite or very
-far, if its maxima so far came from a Gumbel law, the limit of all reverse Weibull laws and the heaviest of their tails.
-What the estimator says after all blocks of such maxima is simulated once.
+With few blocks the fitted shape may be wrong, though: all halves then agree on an end-point that later blocks move far
+up. So the score of an eliminated target must also stay above the smallest one with the largest end-point in its
+interval. If that end-point is infinite or very large, the score must stay above with a Gumbel law fitted to the maxima
+so far; it is the limit of reverse Weibull laws and has the heaviest tail of them. The end-point that is fitted after
+all blocks of Gumbel maxima is simulated once.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def checkpoints(blocks: int) -> list[int]:
 
 @lru_cache
 def gumbel_reach(blocks: int, penalty: float) -> float:
-    """How many scales above the mode the fitted end-point of so many maxima of a Gumbel law lies at most, mostly.
+    """(Fitted end-point - mode) / scale for this many maxima of a Gumbel law: an upper limit that is seldom exceeded.
 
     >>> gumbel_reach(500, 0.1) > gumbel_reach(64, 0.1) > 6.0
     True
@@ -85,11 +86,11 @@ def gumbel_reach(blocks: int, penalty: float) -> float:
 
 @dataclass(frozen=True)
 class Stopping:
-    """What ends sampling before all blocks are drawn.
+    """When sampling may end before all blocks are drawn.
 
-    tolerance   relative half-width of a score's interval that is more than narrow enough; 0 only eliminates targets.
-    smallest    whether only the smallest score of all targets counts, so that others are eliminated.
-    threshold   decide only whether the score exceeds it: sampling ends where it is clear on which side it will be.
+    tolerance   relative half-width of a score's interval at which sampling ends; 0 only eliminates targets.
+    smallest    whether only the smallest score of all targets counts, so that other targets may be eliminated.
+    threshold   decide only whether the score exceeds the threshold; sampling ends when that is clear.
     """
 
     tolerance: float
@@ -131,12 +132,12 @@ class TargetElimination:
 
     @property
     def active(self) -> list[int]:
-        """Positions of targets that still get gradients."""
+        """Positions of the targets that are not eliminated."""
         return [t for t, reason in enumerate(self.stopped) if not reason]
 
     @property
     def drawn(self) -> int:
-        """Blocks that active targets have."""
+        """The number of blocks drawn for active targets."""
         return max((len(self.maxima[t]) for t in self.active), default=0)
 
     def next_checkpoint(self) -> int:
@@ -145,27 +146,27 @@ class TargetElimination:
 
     @property
     def needs_prefilter(self) -> bool:
-        """Whether there are so many targets that a few points should thin them out first."""
+        """Whether there are so many targets that some should first be eliminated by a few points."""
         return self.stopping.smallest and len(self.active) > PREFILTERED_ABOVE
 
     @property
     def prefilter_blocks(self) -> range:
-        """Blocks of one point that thin targets out: 32 of them, fewer where real blocks are few and small."""
+        """Number of points for the first elimination of targets: 32, or fewer if blocks are few and small."""
         affordable = PREFILTER_SHARE * self.checkpoints[-1] * max(self.block_sizes) // max(1, len(self.active))
         return range(
             PREFILTER_START, PREFILTER_START + min(MOST_PREFILTER_POINTS, max(LEAST_PREFILTER_POINTS, affordable))
         )
 
     def sketch(self, norms: Array) -> None:
-        """Take one rough norm per target; targets far behind keep it and get no gradients of their own."""
+        """Eliminate targets by one approximate norm per target; an eliminated target keeps this norm as its maximum."""
         ratios = capped_ratio(self.margins, norms, self.limit)
         for t in np.flatnonzero(ratios > SKETCHED_FACTOR * np.nanmin(ratios)):
             self._end_early(int(t), norms[[t]], StopReason.SKETCHED)
 
     def prefilter(self, norms: Array) -> None:
-        """Take single norms (active targets, points); targets far behind keep them and get no blocks.
+        """Eliminate targets by norms at single points (active targets, points); eliminated targets keep them as maxima.
 
-        A broken gradient anywhere leaves its target in, where it will be reported.
+        A target with a gradient that is not finite stays active, so that it is reported.
         """
         active = self.active
         mean, spread = norms.mean(1), norms.std(1, ddof=1)
@@ -179,7 +180,7 @@ class TargetElimination:
         self.gradients[t] = len(norms)
 
     def add(self, values: Array) -> None:
-        """Take more block maxima (active targets, blocks), then stop the targets that need no more."""
+        """Add block maxima (active targets, blocks), then check whether sampling may stop or targets are eliminated."""
         active = self.active
         for i, t in enumerate(active):
             self.maxima[t] = np.concatenate([self.maxima[t], values[i]])
@@ -224,7 +225,7 @@ class TargetElimination:
     def _halves(self, active: list[int], maxima: Array) -> Array | None:
         """Log scores (halves, targets) from random halves of the blocks.
 
-        None where they are too few to be fit, or there is nothing to compare.
+        None if the halves are too small for a fit, or if there are no scores to compare.
         """
         half = maxima.shape[1] // 2
         alone = len(active) == 1 and math.isinf(self._record)
@@ -238,7 +239,7 @@ class TargetElimination:
         return logs
 
     def _drop(self, active: list[int], logs: Array, values: Array, low: Array, needed: float) -> None:
-        """Take out targets whose score stays above the best one's."""
+        """Eliminate targets whose score will stay above the smallest one."""
         if len(self.targets) == 1 or np.isnan(values).any():
             return
         best = int(np.argmin(values))
@@ -257,7 +258,7 @@ class TargetElimination:
                 self.stopped[t] = StopReason.ELIMINATED
 
     def _gumbel_score(self, t: int) -> float:
-        """How small a target's score may become after all blocks, if its maxima have a Gumbel law."""
+        """The smallest score that a target may have after all blocks, if its maxima follow a Gumbel law."""
         scale = self.maxima[t].std(ddof=1) * math.sqrt(6.0) / math.pi
         mode = self.maxima[t].mean() - np.euler_gamma * scale
         reach = gumbel_reach(self.checkpoints[-1], self.penalty)
@@ -266,13 +267,13 @@ class TargetElimination:
         return float(capped_ratio(self.margins[t], mode + reach * scale, self.limit))
 
     def _needed(self, drawn: int) -> float:
-        """Standard deviations that tell after so many blocks what will be after all."""
+        """How many standard deviations are needed after this many blocks to predict the result after all blocks."""
         return max(LEAST_DEVIATIONS, DROP_DEVIATIONS * math.sqrt(1.0 - drawn / self.checkpoints[-1]))
 
     def _decide(
         self, active: list[int], logs: Array | None, values: Array, low: Array, high: Array, needed: float
     ) -> None:
-        """End where the score after all blocks will be on the same side of the threshold; one below ends sampling."""
+        """Stop targets whose side of the threshold is clear; one score below the threshold ends sampling for all."""
         threshold = self.stopping.threshold
         assert threshold is not None  # the caller asked
         for i, t in enumerate(active):
