@@ -1,1 +1,1 @@
-"""Attacks: how far an input has to be moved at most, shown by an example."""
+"""Attacks: adversarial inputs, whose distances are upper bounds on the minimum distortion."""

@@ -1,7 +1,7 @@
-"""attack(): how far an input has to be moved at most, by an example (an upper bound on the minimum distortion).
+"""attack(): adversarial inputs and their distortions, which are upper bounds on the minimum distortion.
 
-Distortions are computed here in double from the adversarial input itself, and whether it is one is asked of the user's
-classifier again.
+The user's classifier checks the class of every adversarial input again, and distortions are computed from the
+adversarial inputs in double precision.
 """
 
 from __future__ import annotations
@@ -45,28 +45,29 @@ FOOLBOX = frozenset(ATTACKS) - {"descent"}
 
 
 class AttackFunction(Protocol):
-    """An attack of your own: from a criterion to candidates (n, *shape), which are checked and measured like others.
+    """Your own attack: a function from a criterion to candidates (n, *shape), which are checked like those of other
+    attacks.
 
     criterion   the inputs, their classes and their box; most attacks need `criterion.margins_and_gradients(points)`.
-    p           the norm to make small.
+    p           the norm in which the distance should be small.
     seed        torch's own generator is seeded with it before the call.
     """
 
     def __call__(self, criterion: Criterion, *, p: float, seed: int) -> torch.Tensor:
-        """Candidates; the input itself where there is none."""
+        """One candidate per input; the input itself where the attack found none."""
         ...
 
 
 @dataclass(frozen=True)
 class Attacked:
-    """What one attack found for each of n inputs.
+    """Results of one attack for n inputs.
 
-    attack          its name.
-    p               the norm it tried to make small.
-    adversarial     (n, *shape), the input itself where it failed.
-    success         (n,), by a forward pass of the user's classifier.
+    attack          the name of the attack.
+    p               the norm that the attack minimised.
+    adversarial     (n, *shape), adversarial inputs; the input itself where the attack failed.
+    success         (n,), whether the class changed, by a forward pass of the user's classifier.
     found           (n,), the class of the adversarial input.
-    l1, l2, linf    (n,), distortion, infinite where it failed.
+    l1, l2, linf    (n,), distortions in three norms, infinite where the attack failed.
     """
 
     attack: str
@@ -85,10 +86,10 @@ class Attacked:
 
 @dataclass(frozen=True)
 class Job:
-    """What attacks share: for which inputs, in which norm, and how the work is cut.
+    """The common arguments of attacks: the inputs, the norm, and how the work is divided into chunks and threads.
 
-    criteria    one, or two where inputs have a box that they may leave: inside the box first, so that what is found
-                there counts outside as well.
+    criteria    one criterion, or two if inputs have a box but may leave it: then attacks run inside the box first, and
+                the results also count for the whole space.
     """
 
     criteria: tuple[Criterion, ...]
@@ -99,7 +100,7 @@ class Job:
 
     @property
     def criterion(self) -> Criterion:
-        """The criterion that results are judged by."""
+        """The criterion that decides whether a result is adversarial."""
         return self.criteria[-1]
 
 
@@ -114,7 +115,7 @@ def make_job(
     chunk_size: int | None,
     workers: int | None,
 ) -> Job:
-    """Check model, inputs and settings."""
+    """Check model, inputs and settings, and make the job."""
     if not is_whole(seed) or not 0 <= seed <= LARGEST_SEED:
         raise SettingError(f"seed={seed}: give a whole number from 0 to 2**64 - 1")
     bounds = classifier.bounds
@@ -142,18 +143,20 @@ def attack(
     chunk_size: int | None = None,
     workers: int | None = None,
 ) -> Attacked:
-    """Attack a batch; an input is attacked away from the class that the model predicts.
+    """Attack a batch of inputs: find points near each input that the model does not give the class that it predicts for
+    the input.
 
     images      (n, *input_shape), in the classifier's input units.
-    name        "cw", "ifgsm", "ead", "ddn", "fmn" or "descent", or a function of your own (`AttackFunction`).
-    p           the norm to make small; default: the attack's own. An attack that has no such variant runs in its own.
+    name        "cw", "ifgsm", "ead", "ddn", "fmn" or "descent", or your own function (`AttackFunction`).
+    p           the norm to minimise; default: the attack's own norm. An attack that does not support this norm
+                minimises its own.
     targets     None (any other class), "runner_up", "least_likely", "random", or one class per input.
-    preset      "paper", "quick" (a few seconds), "default" or "long" (refined in norm p, which only tightens).
+    preset      "paper", "quick" (a few seconds), "default" or "long" (these two refine results in norm p).
     region      "box" (inside the classifier's bounds, the default where it has them) or "ball" (anywhere). In the ball
                 the attack runs in the box as well, and the nearer result counts.
-    iterations, learning_rate   instead of the preset's: the paper has 2000 for CW on MNIST.
-    chunk_size  inputs at a time; CW and EAD stop early when a whole chunk makes no progress, as their authors' do.
-    workers     threads of "descent"; default: one per core.
+    iterations, learning_rate   replace those of the preset; the paper uses 2000 iterations for CW on MNIST.
+    chunk_size  inputs per batch; CW and EAD stop early when a whole batch makes no progress, as in their authors' code.
+    workers     number of threads, for "descent" only; default: one per core.
 
     >>> classifier = Classifier(torch.nn.Linear(4, 3), bounds=(-4.0, 4.0))
     >>> attacked = attack(classifier, torch.rand(2, 4), "fmn", p="inf", preset="quick")
@@ -169,14 +172,14 @@ def attack(
 
 
 def attack_name(attack: str | AttackFunction) -> str:
-    """How an attack is called in results."""
+    """The name of an attack in results."""
     return attack if isinstance(attack, str) else getattr(attack, "__name__", type(attack).__name__)
 
 
 def checked_effort(
     name: str | AttackFunction, preset: str, iterations: int | None = None, learning_rate: float | None = None
 ) -> Effort:
-    """How long an attack runs; refuses names and presets that do not exist, and what needs foolbox without it."""
+    """The effort of an attack and preset; an error if either is unknown, or if foolbox is needed and missing."""
     if not callable(name) and name not in ATTACKS:
         raise SettingError(f"attack={name!r}: choose one of {', '.join(ATTACKS)}, or give a function")
     if preset not in PRESETS:
@@ -200,7 +203,7 @@ def checked_effort(
 
 
 def run_attack(job: Job, name: str | AttackFunction, effort: Effort) -> Attacked:
-    """Attack the inputs of a job, and judge what was found by the user's own classifier."""
+    """Attack the inputs of a job, and check the results with the user's own classifier."""
     began = time.perf_counter()
     own = job.p if not isinstance(name, str) or name == "descent" or job.p in ATTACKS[name] else ATTACKS[name][0]
     criterion = job.criterion
@@ -261,7 +264,7 @@ def _descended(job: Job, criterion: Criterion, effort: Effort, *, known: torch.T
 
 
 def _candidates(job: Job, criterion: Criterion, name: str | AttackFunction, own: float, effort: Effort) -> torch.Tensor:
-    """What an attack gives for one chunk of inputs, and refined if the effort says so: (m, n, *shape)."""
+    """Candidates (m, n, *shape) of an attack for one chunk of inputs, refined if the effort asks for it."""
     if isinstance(name, str):
         points = run(criterion, name, p=own, effort=effort, seed=job.seed)
     else:
@@ -276,7 +279,7 @@ def _candidates(job: Job, criterion: Criterion, name: str | AttackFunction, own:
 
 
 def _own_candidates(function: AttackFunction, criterion: Criterion, *, p: float, seed: int) -> torch.Tensor:
-    """What an attack of the user gives, brought into the box."""
+    """Candidates of a user's attack, clipped to the box."""
     x = criterion.x
     devices = [x.device] if x.device.type == "cuda" else []
     with torch.random.fork_rng(devices):

@@ -27,12 +27,12 @@ BEST: tuple[str, ...] = ("descent",)
 class BestAttack:
     """The smallest distortion that any of several attacks found, input by input.
 
-    p               the norm in which they are compared.
-    attacks         what each attack found.
+    p               the norm in which the attacks are compared.
+    attacks         the results of each attack.
     distortion      (n,), the smallest in norm p, infinite where all failed.
-    names           the attack that found it, "" where all failed.
-    adversarial     (n, *shape), its adversarial input, the input itself where all failed.
-    found           (n,), its class.
+    names           the attack with the smallest distortion, "" where all failed.
+    adversarial     (n, *shape), the adversarial input of that attack; the input itself where all failed.
+    found           (n,), the class of the adversarial input.
     """
 
     p: float
@@ -71,7 +71,8 @@ def best_attack(
 ) -> BestAttack:
     """Run several attacks and keep the smallest distortion in norm p, any p >= 1; other arguments as `attack` has them.
 
-    names       attacks, or "best": what is tightest for its time ("descent"); also functions of your own.
+    names       names of attacks or your own functions; "best" is the attack with the smallest distances for its time,
+                "descent".
     preset      "quick", "default", "long" or "paper".
 
     >>> classifier = Classifier(torch.nn.Linear(4, 3), bounds=(-4.0, 4.0))

@@ -1,4 +1,4 @@
-"""What an attack has to achieve: the inputs, the class to leave or to reach, and the box to stay in."""
+"""Criterion: when an attack succeeds. It has the inputs, the class to leave or to reach, and the box to stay in."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Criterion:
     """Inputs `x` (n, *shape) to be moved out of their predicted class, or into a target class where `targeted`.
 
     classes     (n,): the predicted class, or the target.
-    low, high   (n, 1, ...): the box of each input; infinite where it may go anywhere.
+    low, high   (n, 1, ...): the box of each input; infinite without a box.
     """
 
     classifier: Classifier
@@ -40,7 +40,7 @@ class Criterion:
 
     @property
     def column(self) -> tuple[int, ...]:
-        """The shape in which one number per input is broadcast over it."""
+        """The shape to which one number per input is reshaped, to broadcast over the inputs."""
         return (-1, *[1] * (self.x.ndim - 1))
 
     @property
@@ -55,7 +55,7 @@ class Criterion:
         )
 
     def inside(self, points: torch.Tensor) -> torch.Tensor:
-        """Points brought into the box."""
+        """Points clipped to the box."""
         return points.maximum(self.low).minimum(self.high)
 
     def margins(self, points: torch.Tensor) -> torch.Tensor:
@@ -72,10 +72,11 @@ class Criterion:
     def smooth_margins_and_gradients(
         self, points: torch.Tensor, rivals: torch.Tensor | None = None, *, sharpness: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Margins (n,), and gradients (n, *shape) in which the rivals count that are nearly as near as the nearest.
+        """Margins (n,), and smoothed gradients (n, *shape), to which all classes with almost the largest logit
+        contribute.
 
-        With T = margin / sharpness, the maximum over f_j is differentiated as T log sum exp(f_j / T). Towards the
-        boundary T goes to zero, so that the gradient becomes that of the margin itself.
+        With T = margin / sharpness, the maximum over f_j is differentiated as T log sum exp(f_j / T). Near the decision
+        boundary T goes to zero, so the gradient converges to that of the margin itself.
 
         rivals      (n,): one class j each, for the margin f_c - f_j; `ANY` for the maximum. Not for targeted criteria.
         """
@@ -106,7 +107,7 @@ class Criterion:
 
     @torch.no_grad()
     def reached(self, points: torch.Tensor, *, chunk_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Whether each point is classified as wanted, and its class; what is not finite has no class to speak of."""
+        """Whether each point meets the criterion, and its class; points with NaN or infinite logits do not meet it."""
         logits = torch.cat([self.classifier.logits(part) for part in torch.split(points, chunk_size)])
         finite = torch.isfinite(logits).all(1) & torch.isfinite(points).flatten(1).all(1)
         found = logits.argmax(1)
@@ -114,12 +115,12 @@ class Criterion:
 
 
 def _slack(logits: torch.Tensor) -> torch.Tensor:
-    """Rounding is relative to the logits, and a margin within it may change its sign from batch to batch."""
+    """The rounding error of margins: a margin smaller than this may change its sign from batch to batch."""
     return ROUNDINGS * torch.finfo(logits.dtype).eps * logits.detach().abs().amax(1)
 
 
 def make_criterion(classifier: Classifier, images: Any, *, targets: Any, box: Box | None, seed: int) -> Criterion:
-    """Check model and inputs, and say what is to be reached.
+    """Check model and inputs, and make the criterion.
 
     targets     None or "untargeted": any class but the predicted one; "runner_up", "least_likely", "random"; or one
                 class per input.

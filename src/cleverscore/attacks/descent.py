@@ -1,10 +1,10 @@
-"""The attack "descent", this package's own: many short descents to the boundary, from the input and from points found.
+"""The attack "descent" of this package: many short descents to the boundary, from the input and other starts.
 
-There are first descents from the input, towards any class and towards each of those that its gradients promise to be
-nearest, and then rounds of groups of descents, from many distances and from around the nearest points found so far
-(`descent_starts`), until enough groups met the nearest point. The nearest points are refined at last. All inputs share
-their random numbers: what is found for an input does not depend on the others, unless no descent finds anything for it;
-only then other inputs serve as starts.
+The first descents start at the input, towards any class and towards each of the classes that are nearest by margin /
+gradient norm. Then come rounds of groups of descents, from many distances and from around the nearest points found so
+far (`descent_starts`), until enough groups have found the nearest point. Finally the nearest points are refined. All
+inputs use the same random numbers, so the result of an input does not depend on the other inputs. The exception is an
+input for which no descent succeeds: then other inputs serve as starts.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def descent(
 ) -> torch.Tensor:
     """The nearest adversarial inputs found (NEAREST, n, *shape), nearest first; the input itself where there is none.
 
-    others      (m, *shape): inputs that may serve as starts where nothing else succeeds.
+    others      (m, *shape): inputs that serve as starts where no other start succeeds.
     chunk_size  points per forward pass.
-    known       (n, *shape): adversarial inputs known already, the input itself where there is none.
+    known       (n, *shape): adversarial inputs that are already known; the input itself where there is none.
     """
     search = _Search(criterion, p, chunk_size)
     if known is not None:
@@ -65,9 +65,9 @@ def descent(
 
 
 def _rivals(criterion: Criterion, count: int, p: float) -> torch.Tensor:
-    """Classes to descend towards, (m, n): any, then those nearest by margin / ||gradient|| at the input.
+    """Classes to descend towards, (m, n): first any class, then the nearest ones by margin / ||gradient|| at the input.
 
-    A class that is narrow but steep may be near without being likely. A targeted criterion names its own class.
+    A class with a small logit can be near if the margin to it is steep. A targeted criterion has its own class.
     """
     any_class = torch.full((1, len(criterion)), ANY, device=criterion.x.device)
     if criterion.targeted:
@@ -86,8 +86,8 @@ def _rivals(criterion: Criterion, count: int, p: float) -> torch.Tensor:
 class _Search:
     """The nearest points found so far for each of n inputs: sizes (NEAREST, n), nearest first, and points.
 
-    open    the places of inputs that are still searched for, (k,).
-    met     the nearest distance that each far group came to, (m, n).
+    open    the positions of inputs whose search goes on, (k,).
+    met     the smallest distance that each far group found, (m, n).
     """
 
     def __init__(self, criterion: Criterion, p: float, chunk_size: int) -> None:
@@ -99,7 +99,7 @@ class _Search:
         self.met = self.sizes[:0]
 
     def keep(self, points: torch.Tensor, sizes: torch.Tensor | None = None) -> None:
-        """Take points (m, k, *shape) of open inputs into the pool; a point at the input itself stands for none."""
+        """Add points (m, k, *shape) of open inputs to the nearest ones; points equal to the input are ignored."""
         if sizes is None:
             sizes = torch.linalg.vector_norm((points - self.criterion.x[self.open]).flatten(2), self.p, dim=2)
             sizes = torch.where(sizes > 0.0, sizes, math.inf)
@@ -110,7 +110,7 @@ class _Search:
         self.points[:, self.open] = points[order, torch.arange(points.shape[1], device=points.device)]
 
     def round(self, number: int, effort: Effort, generator: torch.Generator) -> None:
-        """Descend from groups of starts; after the first round, close inputs whose nearest point enough groups met."""
+        """Descend from groups of starts; after round 0 also close inputs whose nearest point enough groups found."""
         drawn = groups(number, effort.starts, wanted=ENOUGH, met=ENOUGH - 1)
         starts = torch.cat([self._starts(group, generator) for group in drawn])
         kinds = torch.tensor([place for place, group in enumerate(drawn) for _ in group.lengths])
@@ -133,9 +133,9 @@ class _Search:
         cuts: Sequence[Cut] = (),
         kinds: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Descend from starts (m, k, *shape) of open inputs, keep what is near, and return the distances (m, k).
+        """Descend from starts (m, k, *shape) of open inputs, keep the nearest points, and return the distances (m, k).
 
-        kinds   (m,): of an input's starts, those of one kind compete at the cuts.
+        kinds   (m,): starts of the same kind compete when most descents are given up early.
         """
         m, k = starts.shape[:2]
         every = self.criterion.rows(self.open.repeat(m))
@@ -183,7 +183,7 @@ class _Search:
         return self.criterion.rows(self.open).inside(centers + offsets)
 
     def _typical_size(self, x: torch.Tensor) -> torch.Tensor:
-        """A length for inputs without any point: the mean of the others', or the input's own."""
+        """A length for inputs without an adversarial point: the mean distance found for others, or the input's norm."""
         found = self.sizes[0][torch.isfinite(self.sizes[0])]
         own = torch.linalg.vector_norm(x.flatten(1), self.p, dim=1).clamp_min(1.0)
         return found.mean().expand_as(own) if len(found) else own

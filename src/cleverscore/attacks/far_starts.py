@@ -1,4 +1,4 @@
-"""Points of other classes for inputs around which no gradient leads to one: other inputs, plain images and noise."""
+"""Starts for inputs from which no gradient leads to another class: other inputs, images of one colour and noise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEIGHBOURS = 64  # other inputs, the nearest first
 
 @torch.no_grad()
 def far_starts(criterion: Criterion, others: torch.Tensor, *, p: float, seed: int) -> torch.Tensor:
-    """The nearest of many candidates after bisection, (n, *shape); the input itself where all have the wrong class.
+    """The nearest of many candidates after bisection, (n, *shape); the input itself where no candidate is adversarial.
 
     others      (m, *shape): the other inputs of the batch.
     """
@@ -31,7 +31,7 @@ def far_starts(criterion: Criterion, others: torch.Tensor, *, p: float, seed: in
 
 
 def _candidates(one: Criterion, others: torch.Tensor, p: float, seed: int) -> torch.Tensor:
-    """Candidates (m, *shape) for one input; without a box its sides are the smallest and the largest value of all."""
+    """Candidates (m, *shape) for one input; without a box, values lie between the extremes of all inputs."""
     x = one.x[0]
     low, high = (one.low, one.high) if one.boxed else (others.amin(), others.amax())
     low, high = low.expand_as(one.x)[0], high.expand_as(one.x)[0]

@@ -1,11 +1,11 @@
-"""Attacks of foolbox 3, run in coordinates in which every input box is [0, 1], and its faults put right.
+"""Attacks of foolbox 3, in coordinates in which every input box is [0, 1], with corrections of foolbox's faults.
 
-- FMN in l2 never projects onto its ball (it divides a norm by itself): the projection is written here.
-- FMN can come to rest exactly on the boundary and find nothing: it starts again from a point beyond it.
-- CW and EAD return a black image where they found nothing: such rows come back as the input itself.
-- Steps are absolute numbers meant for a box of width 1: hence the coordinates.
+- FMN in l2 never projects onto its ball (it divides a norm by itself): this module has the projection.
+- FMN can stop exactly on the boundary without success: it is started again from a point beyond the boundary.
+- CW and EAD return a black image where they failed: such rows are replaced by the input itself.
+- Step sizes are absolute numbers for a box of width 1: hence the coordinates in [0, 1].
 - The cross-entropy of logits that are far apart, as distilled networks have them, has no gradient in floating point:
-  I-FGSM sees them divided by a temperature.
+  for I-FGSM the logits are divided by a temperature.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RESTART_STEPS = 30  # gradients for a start beyond the boundary, where FMN found
 
 
 def load_foolbox() -> ModuleType:
-    """The library, without the warning about the scipy module that it imports."""
+    """Import foolbox without its warning about a deprecated scipy module."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -54,7 +54,7 @@ def load_foolbox() -> ModuleType:
 class _UnitBox(nn.Module):
     """The classifier on coordinates u in [0, 1]: x = low + width u, row by row.
 
-    With a temperature, logits are divided by it, and have its precision.
+    With a temperature, logits are divided by it and take its precision.
     """
 
     def __init__(self, criterion: Criterion, temperature: torch.Tensor | None = None) -> None:
@@ -69,7 +69,7 @@ class _UnitBox(nn.Module):
         return u if u.dtype == torch.float64 else u.float()
 
     def inputs(self, u: torch.Tensor) -> torch.Tensor:
-        """Back to the classifier's units, never outside the box."""
+        """Coordinates u as inputs in the classifier's units, never outside the box."""
         x = (self.criterion.low + self.width * u).to(self.criterion.x.dtype)
         return x.maximum(self.criterion.low).minimum(self.criterion.high)
 
@@ -80,7 +80,7 @@ class _UnitBox(nn.Module):
 
 
 def run(criterion: Criterion, name: str, *, p: float, effort: Effort, seed: int) -> torch.Tensor:
-    """Candidates (n, *shape) of one attack on one batch; nothing is promised about them yet."""
+    """Candidates (n, *shape) of one attack on one batch; the caller has to check them."""
     foolbox = load_foolbox()
     criterion = criterion if criterion.boxed else _in_reach(criterion, p)
     devices = [criterion.x.device] if criterion.x.device.type == "cuda" else []
@@ -100,7 +100,7 @@ def run(criterion: Criterion, name: str, *, p: float, effort: Effort, seed: int)
 
 
 def _in_reach(criterion: Criterion, p: float) -> Criterion:
-    """A box for inputs that have none: a coordinate may move some times as far as suits a linear model.
+    """A box for inputs that have none: a coordinate may move several times the distance that a linear model needs.
 
     The nearest lp point of a half-space moves its largest coordinate by margin * max|w|^(q-1) / ||w||_q^q.
     """
@@ -126,7 +126,7 @@ def _temperature(criterion: Criterion) -> torch.Tensor:
 def _run(
     foolbox: Any, criterion: Criterion, method: Any, *, temperature: torch.Tensor | None = None, **arguments: Any
 ) -> torch.Tensor:
-    """What one of foolbox's attacks returns, in the classifier's units; the input where it returns a black image."""
+    """The result of a foolbox attack, in the classifier's units; the input where foolbox returns a black image."""
     model = _UnitBox(criterion, temperature).eval()
     start = model.units(criterion.x)
     fmodel = foolbox.PyTorchModel(model, bounds=(0.0, 1.0), device=criterion.x.device)
@@ -136,7 +136,7 @@ def _run(
 
 
 def _fmn(foolbox: Any, criterion: Criterion, p: float, iterations: int, step: float) -> torch.Tensor:
-    """FMN, started again from the other side of the boundary where it found nothing."""
+    """FMN, started again from the other side of the boundary where it failed."""
     attacks = foolbox.attacks
     kind = attacks.LInfFMNAttack if math.isinf(p) else attacks.L1FMNAttack if p == 1.0 else _projecting_fmn(attacks)
     method = kind(steps=iterations, max_stepsize=step)
@@ -190,7 +190,7 @@ def _sign_steps(foolbox: Any, effort: Effort) -> Any:
 
 
 def _projecting_fmn(attacks: Any) -> Any:
-    """FMN in l2 with the projection onto the ball of radius epsilon that foolbox's own leaves out."""
+    """FMN in l2 with the projection onto the ball of radius epsilon, which foolbox's version lacks."""
 
     class ProjectingFMN(attacks.L2FMNAttack):  # type: ignore[misc]
         def project(self, x: Any, x0: Any, epsilon: Any) -> Any:

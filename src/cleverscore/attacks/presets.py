@@ -9,12 +9,15 @@ from dataclasses import dataclass
 class Effort:
     """How long an attack runs.
 
-    iterations      of gradient steps (per constant or epsilon; per descent from the input).
-    searches        of the constant, for CW and EAD; other classes, the nearest first, to descend towards, for descent.
-    learning_rate   of CW and EAD.
-    variants        FMN's first step sizes or DDN's factors of the norm: a run for each, and the nearest result counts.
-    rounds, starts  for descent: rounds at most, and descents of each of their two groups.
-    refine          steps of refinement afterwards.
+    iterations      number of gradient steps (per constant or epsilon; per descent from the input).
+    searches        for CW and EAD, steps of the search for the constant; for descent, the number of nearest other
+                    classes to descend towards.
+    learning_rate   for CW and EAD.
+    variants        first step sizes of FMN, or factors of the norm of DDN: one run for each, and the nearest result
+                    counts.
+    rounds, starts  for descent: the largest number of rounds, and the number of descents in each of a round's two
+                    groups.
+    refine          number of refinement steps afterwards.
     """
 
     iterations: int

@@ -1,4 +1,4 @@
-"""An adversarial input brought nearer: by bisection towards the input, and by descent along the boundary."""
+"""Moves adversarial inputs nearer to the inputs: by bisection, and by descent along the decision boundary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def distances(x: torch.Tensor, y: torch.Tensor, p: float) -> torch.Tensor:
 
 
 def nearest_of(criterion: Criterion, runs: Iterable[torch.Tensor], *, p: float, chunk_size: int) -> torch.Tensor:
-    """Of several candidates (n, *shape) the nearest of each input that meets the criterion, else the input itself."""
+    """For each input, the nearest of several candidates (n, *shape) that meets the criterion, else the input itself."""
     best = criterion.x.clone()
     smallest = torch.full((len(criterion),), torch.inf, dtype=torch.float64, device=best.device)
     for points in runs:

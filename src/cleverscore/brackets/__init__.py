@@ -1,1 +1,1 @@
-"""What stands above and below the score."""
+"""Brackets: upper and lower bounds around scores, and whether they agree."""

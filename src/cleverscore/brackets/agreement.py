@@ -1,4 +1,4 @@
-"""Do proof, score and attack agree? The one place that says when a score lies above an attack or below a proof."""
+"""Do proof, score and attack agree? The only place that decides whether a score is above an attack or below a proof."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLACK = 1e-4  # relative: an attack ends just beyond the boundary, and a score m
 
 
 def above_attack(scores: Array, attacked: Array) -> Marks:
-    """Whether each score lies above the best attack; not where either is NaN.
+    """Whether each score lies above the best attack; False where either is NaN.
 
     >>> above_attack(np.array([1.1, 1.00001, 5.0]), np.array([1.0, 1.0, np.inf]))
     array([ True, False, False])
@@ -24,7 +24,7 @@ def above_attack(scores: Array, attacked: Array) -> Marks:
 
 
 def below_certificate(scores: Array, certified: Array, capped: Marks) -> Marks:
-    """Whether each score lies below what is certified; a score that was cut at the radius does not count."""
+    """Whether each score lies below its certified radius; False for a score that is capped at the radius."""
     return np.asarray((scores < certified * (1.0 - SLACK)) & ~capped)
 
 
@@ -35,13 +35,13 @@ def share_above_attack(scores: Array, attacked: Array) -> float:
 
 
 def share_certified(certified: Array) -> float:
-    """Share of certified radii above 0; NaN if none was asked for."""
+    """Share of certified radii above 0; NaN if none was computed."""
     known = ~np.isnan(certified)
     return float((certified[known] > 0.0).mean()) if known.any() else math.nan
 
 
 def crossed_words(certified: Array, attacked: Array) -> list[str]:
-    """That attacks succeeded inside certified radii, which cannot be; nothing where none did."""
+    """A sentence if attacks succeeded inside certified radii, which must not happen; else an empty one."""
     count = int((certified > attacked * (1.0 + CROSSED)).sum())
     if not count:
         return []

@@ -44,14 +44,14 @@ PROBED_INPUTS = 4  # for signs of masking, which are a property of the network: 
 class Bracket:
     """Certified lower bound, score and attacked upper bound of every bracketed row.
 
-    rows                the scores: the smallest of each input, or with given targets every row.
+    rows                the scores: one per input (the smallest over targets), or with given targets one per target.
     lower               certified radius, NaN where nothing was certified.
     upper               the smallest distortion that any attack found in the row's norm; infinite where all failed, NaN
                         where none was run. `attack` is the name of the attack that found it.
-    upper_l1, upper_l2, upper_linf      the smallest distortion in each of these norms, whatever the row's norm.
-    consistent          lower <= score <= upper, as far as each is known; false without a score.
-    signs               of gradient masking.
-    others              the brackets of further methods around the same inputs, such as sharp beside CLEVER.
+    upper_l1, upper_l2, upper_linf      the smallest distortion in each of these three norms.
+    consistent          whether lower <= score <= upper, as far as they are known; False without a score.
+    signs               signs of gradient masking.
+    others              the brackets of further methods for the same inputs, such as sharp in addition to CLEVER.
     """
 
     scores: Scores = field(repr=False)
@@ -70,12 +70,12 @@ class Bracket:
 
     @property
     def method(self) -> str:
-        """The method of the scores; `others` hold those of further methods."""
+        """The method of the scores; `others` have the brackets of further methods."""
         return self.rows[0].method
 
     @property
     def title(self) -> str:
-        """What the scores are called beside those of other methods."""
+        """The heading of the scores in a table of several methods."""
         return self.rows[0].rule.title
 
     @property
@@ -90,7 +90,7 @@ class Bracket:
 
     @property
     def loose(self) -> npt.NDArray[np.bool_]:
-        """Whether the score lies below what is certified; a score that was cut at the radius does not count."""
+        """Whether the score lies below the certified radius; False for a score that is capped at the radius."""
         capped = np.array([row.capped for row in self.rows], dtype=bool)
         return below_certificate(self.score, self.lower, capped)
 
@@ -113,7 +113,7 @@ class Bracket:
 
     @property
     def certified_share(self) -> float:
-        """Share of rows with a certified radius above 0; NaN if none was asked for."""
+        """Share of rows with a certified radius above 0; NaN if none was computed."""
         return share_certified(self.lower)
 
     def of_norm(self, p: float) -> Bracket:
@@ -127,7 +127,7 @@ class Bracket:
     def to_frame(self) -> pandas.DataFrame:
         """The rows of the scores with the columns attack, upper, upper_l1, upper_l2, upper_linf, certified, consistent.
 
-        Rows that have no bounds of their own (the single targets of an untargeted score) leave them empty.
+        These columns are empty in rows without bounds, such as the single targets of an untargeted score.
         """
         import pandas
 
@@ -168,12 +168,12 @@ def bracket(
     """Attack and certify the inputs that were scored: certified <= true distance <= attacked, the score in between.
 
     images          the inputs of `scores`, in the same order.
-    attacks         "cw", "ddn", "fmn", "ead", "ifgsm", "descent", or "best" for what is tightest; with a preset, if
-                    wanted, as in "ddn:quick"; or functions of your own. Empty for none.
+    attacks         "cw", "ddn", "fmn", "ead", "ifgsm", "descent", or "best" for the attack with the smallest distances,
+                    each with an optional preset as in "ddn:quick"; or your own functions. Empty for none.
     certificate     "crown", or another method of `certify`; None for none.
-    region          that of the scores. With "box" crown counts, for p = inf, only points within the classifier's
-                    bounds; other certificates are of the whole ball, and hold in the box as well.
-    seed            of the attacks.
+    region          the region of the scores. With "box", crown with p = inf certifies only points within the
+                    classifier's bounds; other certificates are for the whole ball, and so hold in the box as well.
+    seed            seed of the attacks.
 
     >>> classifier = Classifier(torch.nn.Linear(4, 3), bounds=(-9.0, 9.0))
     >>> from cleverscore import clever
@@ -203,7 +203,7 @@ def bracket_from(
     below: Sequence[CertificateRecord],
     others: Sequence[Scores] = (),
 ) -> Bracket:
-    """Put records next to the scores they belong to; `others` are scores of the same inputs by further methods."""
+    """The bracket of scores and their records; `others` are scores of the same inputs by other methods."""
     rows = bracketed(scores)
     attacks: dict[tuple[int, int | None], list[AttackRecord]] = defaultdict(list)
     for record in above:
@@ -240,7 +240,7 @@ def bracket_from(
 def network_signs(
     classifier: Classifier, images: Mapping[int, torch.Tensor], *, p: float, radius: float
 ) -> tuple[Sign, ...]:
-    """Signs of masking around a few of the inputs, by their ids: no scores are needed."""
+    """Signs of masking around a few of the inputs; does not need scores."""
     few = list(images)[:: math.ceil(len(images) / PROBED_INPUTS)]
     return masking_signs(classifier, torch.stack([images[i] for i in few]), p=p, radius=radius, ids=few)
 
@@ -251,7 +251,7 @@ def signs_of(
     found: Bracket,
     known: tuple[Sign, ...] | None = None,
 ) -> tuple[Sign, ...]:
-    """The signs of the network, where they are not known yet, and scores above the best attack in every norm."""
+    """Signs of masking: those of the network, computed if not given, and scores above the best attack in every norm."""
     first = found.rows[0]
     signs = network_signs(classifier, images, p=first.p, radius=first.radius) if known is None else known
     for p in dict.fromkeys(row.p for row in found.rows):

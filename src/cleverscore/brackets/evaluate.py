@@ -1,4 +1,4 @@
-"""evaluate(): scores by several methods, attacks above and proofs below, in one call."""
+"""evaluate(): scores by several methods, attacks and certificates in one call."""
 
 from __future__ import annotations
 
@@ -44,14 +44,15 @@ def evaluate(
     workers: int | None = None,
     progress: bool | None = None,
 ) -> Bracket:
-    """A bracket of everything: certified <= CLEVER, sharp <= attack, for all images given.
+    """Certified radii, scores by several methods, and attacks for a batch of images, as one bracket.
 
     preset      "quick" (small adaptive blocks, sharp, a quick attack), "thorough" (up to 500 x 1024 points, sharp, the
                 default attack, CROWN where the network allows it) or "paper" (CLEVER with 500 x 1024 points, radius 5).
     norms       one or more of any p >= 1, or "inf".
     radius      for all norms; "auto" is 5 in l2 and 0.3 in linf, times the width of the classifier's bounds.
-    methods     as in `clever`; the first one's scores are `bracket.score`, `bracket.others` hold the rest.
-    blocks, block_size, tolerance, attacks, certificates    replace their part of the preset; [] for none.
+    methods     as in `clever`; `bracket.score` has the scores of the first method, `bracket.others` those of the
+                others.
+    blocks, block_size, tolerance, attacks, certificates    override those of the preset; [] for none.
     Other arguments are those of `clever`.
 
     >>> import torch

@@ -1,7 +1,7 @@
-"""How a margin really changes around an input, next to what its gradients promise.
+"""Compares actual changes of a margin around an input with the changes that its gradients predict.
 
-The margin g = f_c - f_j is that to the runner-up j. An input is probed at itself and at a few points of its ball, in
-double precision where the model allows it.
+The margin is g = f_c - f_j with the runner-up j. It is probed at the input and at a few points of the ball around it,
+in double precision where the model allows it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STEP_OF_MARGIN = 0.3  # gradients are followed this share of the way to where th
 
 @dataclass(frozen=True)
 class UntransformedModel:
-    """The model behind a declared transform, in double precision where it gives the same logits there."""
+    """The model without its declared transform, in double precision if it gives the same logits in it."""
 
     classifier: Classifier
     dtype: torch.dtype
@@ -63,12 +63,12 @@ def untransformed(classifier: Classifier, examples: Sequence[Example]) -> Untran
 
 @dataclass(frozen=True)
 class ProbeStats:
-    """What one input showed.
+    """The results of probing one input.
 
-    flat        share of points where a tiny step changes nothing.
+    flat        share of points where a tiny step does not change the logits.
     levels      distinct values of the two logits among those points.
     zero        share of points with a gradient that is zero or has vanished.
-    along       median relative error of the change that a step along the gradient promises.
+    along       median relative error of the change that the gradient predicts for a step along it.
     across      the same for small steps in random directions.
     underflow   the margin at which softmax becomes exactly 0 and 1.
     """
@@ -88,7 +88,7 @@ class ProbeStats:
 
 
 def probe(model: UntransformedModel, example: Example, ball: LpBall, seed: int) -> ProbeStats:
-    """Follow gradients and small steps at the input and at points of its ball."""
+    """Probe the model: steps along the gradient and small random steps, at the input and at points of its ball."""
     around = ball.points(example.x, count=POINTS - 1, seed=seed, input_id=example.input_id, block=UNUSED_BLOCK, tile=0)
     points = model.before(torch.cat([example.x[None], around])).detach().to(model.dtype)
     pair = [example.predicted, example.targets[0]]
@@ -148,7 +148,7 @@ def probe(model: UntransformedModel, example: Example, ball: LpBall, seed: int) 
 
 
 def _width(classifier: Classifier, x: torch.Tensor) -> float:
-    """How wide the range of input values is."""
+    """The width of the range of input values."""
     if classifier.bounds is not None:
         return classifier.bounds[1] - classifier.bounds[0]
     return float(x.max() - x.min()) or 1.0

@@ -1,7 +1,7 @@
-"""Signs of gradient masking: where gradients say little about how the outputs really change.
+"""Signs of gradient masking: gradients that do not predict how the outputs change.
 
 A score is built from gradients, so a network that hides them gets a high score and is not robust. A declared
-`transform` is not a sign: what is probed is the model behind it.
+`transform` is not a sign: the model is probed without it.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Sign:
 
     kind        quantised, clipped, saturated, zero_gradients, inconsistent_gradients or above_attack.
     inputs      the ids of the inputs that show it.
-    evidence    the number that the sentence quotes.
-    sentence    what was seen, what it means for the score, and what to do.
+    evidence    the measured number, which the sentence quotes.
+    sentence    what was found, what it means for the score, and what to do.
     """
 
     kind: str
@@ -96,8 +96,8 @@ def masking_signs(
 ) -> tuple[Sign, ...]:
     """Look for gradient masking around each input; an empty tuple means that no sign was found.
 
-    With `scores`, their norm, radius and ids are used; with `attacked` as well (results of attacks on the same images,
-    in the same order), scores above the smallest distortion are a sign too.
+    With `scores`, their norm, radius and ids are used. With `attacked` as well (results of attacks on the same images,
+    in the same order), a score above the smallest distortion is also a sign.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
     >>> masking_signs(Classifier(model), torch.rand(2, 4))
@@ -140,7 +140,7 @@ def _distortions(result: Attacked, x: torch.Tensor, p: float) -> Array:
 
 
 def _cause(seen: ProbeStats) -> tuple[str, float] | None:
-    """The first cause that explains what an input shows, and its number."""
+    """The first kind of masking that explains the probe of an input, and its number."""
     if seen.flat >= FLAT_SHARE:
         return "quantised" if seen.levels > 2 else "clipped", seen.flat
     if seen.margin >= seen.underflow:

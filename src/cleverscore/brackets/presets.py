@@ -1,4 +1,4 @@
-"""Presets: how much work an evaluation is, in one word."""
+"""Presets: named sets of methods, blocks, attacks and certificates for an evaluation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cleverscore.errors import SettingError
 
 @dataclass(frozen=True)
 class Preset:
-    """What an evaluation does where nothing else is said.
+    """The defaults of an evaluation.
 
     inputs          how many inputs of a data set, from its first; None for all.
-    methods         of scoring; the first one's scores are the ones that are judged.
-    blocks, block_size, tolerance   of sampled scores.
-    radius          "auto" for one that suits the norm, None for the method's own.
-    attacks         with the effort behind a colon: efforts of attacks have names of their own (docs/attacks.md).
-    certificates    tried where the network allows them.
+    methods         methods of scoring; the first is the main one, whose scores gates and summaries use.
+    blocks, block_size, tolerance   settings of sampled scores.
+    radius          "auto" for one that suits the norm, None for the method's default.
+    attacks         names of attacks, each with the attack's own preset after a colon (docs/attacks.md).
+    certificates    methods of certification; left out where the network has layers that they cannot bound.
     """
 
     name: str
@@ -65,7 +65,7 @@ PRESETS = {
 
 
 def preset_of(name: str | Preset, **given: Any) -> Preset:
-    """A preset by its name, or one of your own, with the parts that are given in place of its own; None gives none.
+    """A preset by its name or as an object, with the given parts replaced; a part that is None is not replaced.
 
     >>> preset_of("quick", blocks=100, tolerance=None).blocks
     100

@@ -1,4 +1,4 @@
-"""What an attack or a proof found for one input, as it is kept."""
+"""Records of one attack or certificate of one input, as runs store them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Key = tuple[int, int | None, str, float]
 
 @dataclass(frozen=True)
 class AttackRecord:
-    """What one attack found for one input: the distance is at most this.
+    """The result of one attack on one input: an upper bound of the distance.
 
-    target          the class it had to reach, None for any other.
-    name            of the attack, with a preset as in "ddn:quick".
-    p, distortion   the norm it was run for and the length of its step in it; infinite where it failed.
+    target          the class that the attack had to reach, None for any other class.
+    name            the attack, with a preset as in "ddn:quick".
+    p, distortion   the norm of the attack, and its distance in this norm; infinite if it failed.
     """
 
     input: int
@@ -36,7 +36,7 @@ class AttackRecord:
         return self.input, self.target, self.name, self.p
 
     def length(self, p: float) -> float:
-        """The step's length in norm p, infinite where it is not known."""
+        """The distance of the adversarial input in norm p, infinite if unknown."""
         if p in NORMS:
             return float(getattr(self, NORMS[p]))
         return self.distortion if p == self.p else math.inf
@@ -44,7 +44,7 @@ class AttackRecord:
 
 @dataclass(frozen=True)
 class CertificateRecord:
-    """A proof for one input by the method `name`: the distance is at least `radius`."""
+    """A certificate for one input by the method `name`: the distance is proved to be at least `radius`."""
 
     input: int
     target: int | None

@@ -1,6 +1,6 @@
-"""What attacks and certificates say about the rows of a score: one record per input, target, norm and name.
+"""Runs attacks and certificates for scores: one record per input, target, norm and name.
 
-A record is small and self-contained, so that a run can keep it as soon as it is known and resume without it.
+A record is small and self-contained, so a run can store it at once, and a resumed run computes only missing ones.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ CERTIFIED_TOGETHER = 8
 
 
 def bracketed(scores: Scores) -> tuple[Score, ...]:
-    """The rows that get bounds: the smallest scores of inputs, or with given targets every row."""
+    """The rows that get bounds: the untargeted score of each input, or with given targets every row."""
     smallest = tuple(row for row in scores.rows if takes_smallest(row.target_kind))
     return smallest or scores.rows
 
 
 def target_or_any(row: Score) -> int | None:
-    """The class that an attack has to reach; None for any other than the predicted one."""
+    """The class that an attack has to reach; None for any class but the predicted one."""
     return None if takes_smallest(row.target_kind) else row.target
 
 
@@ -47,7 +47,7 @@ def split_attack(name: str) -> tuple[str, str]:
 
 
 def checked_attacks(names: Sequence[str | AttackFunction], p: float) -> list[str | AttackFunction]:
-    """Attacks by name or as functions, "best" replaced by what is tightest in norm p; refuses what does not exist."""
+    """Attacks by name or as functions, "best" replaced by the best attack in norm p; an error for unknown names."""
     if isinstance(names, str):
         raise SettingError(f"attacks={names!r}: give a list of names, such as ['{names}']")
     checked: list[str | AttackFunction] = []
@@ -80,7 +80,7 @@ def run_attacks(
     done: Collection[Key] = (),
     on_adversarial: Callable[[AttackRecord, torch.Tensor], None] | None = None,
 ) -> Iterator[list[AttackRecord]]:
-    """Attack the inputs of rows, a batch at a time; `images` by input id, `done` is left out.
+    """Attack the inputs of rows, a batch at a time; `images` are by input id, records in `done` are not computed again.
 
     `on_adversarial` gets each record of an attack that succeeded, with the adversarial input.
     """
@@ -103,10 +103,10 @@ def run_attacks(
 
 
 def _norm_of_run(chosen: str | AttackFunction, p: float) -> float:
-    """The norm that an attack is run in to bound a score in norm p.
+    """The norm in which an attack is run to bound a score in norm p.
 
-    An attack without a variant for this norm runs in its own, once for all norms, and its step is measured in
-    all three; a preset that ends by refining the result in the norm asked for runs for each.
+    An attack that does not support norm p runs once in its own norm, and its distance is measured in all norms. A
+    preset that refines results in norm p runs once for each norm.
     """
     if not isinstance(chosen, str) or p not in NORMS:
         return p
@@ -160,9 +160,9 @@ def run_certificates(
     region: str = "ball",
     done: Collection[Key] = (),
 ) -> Iterator[list[CertificateRecord]]:
-    """Certify the inputs of rows up to the radius of their scores, a batch at a time; `done` is left out.
+    """Certify the inputs of rows up to the radius of their scores, a batch at a time; skips records in `done`.
 
-    A method that cannot leave out what is outside the box certifies the whole ball, which holds in the box as well.
+    A method that cannot certify region="box" certifies the whole ball, which holds in the box as well.
     """
     check_method(classifier, method)
     groups = dict.fromkeys((row.p, row.radius, row.target_kind) for row in rows)
@@ -188,7 +188,7 @@ def run_certificates(
 
 
 def images_by_id(classifier: Classifier, images: torch.Tensor, scores: Scores) -> dict[int, torch.Tensor]:
-    """The input of each id in `scores`, which hold them in the same order; refuses other inputs."""
+    """The input of each id in `scores`; `images` must have the inputs of the scores, in the same order."""
     predicted = {score.input: score.predicted for score in scores}
     if len(predicted) != len(images):
         raise InputError(

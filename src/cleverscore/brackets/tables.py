@@ -1,4 +1,4 @@
-"""A bracket in words: the table of one method or of several, and what a reader should know before relying on it."""
+"""A bracket as text: the table of one or several methods, and remarks on how reliable the scores are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def bracket_table(bracket: Bracket) -> str:
-    """One line per bracketed row: proof, score, attack."""
+    """A table with one line per row: certified radius, score, attack."""
     headers, first = _first_columns(bracket, [row.target for row in bracket.rows])
     headers += ["margin", "certified", "score", interval_heading(bracket.rows), "upper", "attack", "fit"]
     lines = [
@@ -59,7 +59,7 @@ def _score_cells(bracket: Bracket) -> Iterator[tuple[Score, str]]:
 
 
 def bracket_summary(bracket: Bracket) -> str:
-    """Per norm: how often the score is above the best attack, the median gap, and how much was certified."""
+    """Per norm: how often the score is above the best attack, the median gap, and the share of certified inputs."""
     lines = []
     for p in sorted({row.p for row in bracket.rows}):
         part = bracket.of_norm(p)

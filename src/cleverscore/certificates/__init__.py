@@ -1,1 +1,1 @@
-"""Radii within which the prediction is proved."""
+"""Certificates: radii within which the class is proved not to change."""

@@ -1,4 +1,4 @@
-"""CROWN by auto_LiRPA, for users who have it: it bounds more kinds of layers than this package."""
+"""CROWN by the library auto_LiRPA, if it is installed: it bounds more kinds of layers than this package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cleverscore.models.classifier import Classifier
 
 
 class _Logits(torch.nn.Module):
-    """A classifier's logits as a module, preprocessing inside."""
+    """A classifier's logits as a module, with the preprocessing."""
 
     def __init__(self, classifier: Classifier) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class _Logits(torch.nn.Module):
 
 
 def auto_lirpa_radii(classifier: Classifier, examples: list[Example], request: CertificateRequest) -> list[Floats]:
-    """Certified radii (T,) of each input, by the library's CROWN and the same search."""
+    """Certified radii (T,) of each input, by auto_LiRPA's CROWN and this package's search for the radius."""
     try:
         from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
     except ImportError:

@@ -1,4 +1,4 @@
-"""certify(): radii inside which no input changes the classifier's mind, proved rather than estimated."""
+"""certify(): radii within which the class is proved not to change."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ METHODS = tuple(_RADII)
 class Certificates:
     """Certified radii of a batch.
 
-    radius      (n,): for every x in B_p(x0, radius) no target's logit is above the predicted one's; 0 where nothing is
-                proved, and at most the limit asked for.
+    radius      (n,): for every x in B_p(x0, radius), no target's logit is above that of the predicted class; 0 where
+                nothing is proved, and at most `limit`.
     targets     the target classes of each input.
-    per_target  the radius for each of them alone. With targets that mean their smallest ("untargeted", "top:N") only
-                the smallest is searched for; the others are radii seen to hold on the way.
+    per_target  the radius for each target alone. With "untargeted" and "top:N" only the smallest of these radii is
+                searched for; the others are smaller radii that the search proved on the way.
     """
 
     method: str
@@ -71,14 +71,13 @@ def certify(
     images      (n, *input_shape), in the classifier's input units.
     p           the norm: any p >= 1, or "inf".
     targets     as for a score: "untargeted", "runner_up", "all", one list of classes per input.
-    method      "crown": linear bounds of every layer, propagated backward.
-                "local-lipschitz": margin / largest gradient norm, for one hidden layer (Hein & Andriushchenko 2017).
-                "norm-product": margin / product of the layers' norms (Szegedy et al. 2014).
-                "auto-lirpa": CROWN by that library, if you have it.
-    limit       the largest radius asked for.
-    precision   relative, of the search for the radius.
-    region      "ball": every point of the ball counts, also outside the valid inputs. "box" (p = inf, crown): only
-                points within the classifier's bounds count, which gives larger radii for inputs near the bounds.
+    method      "crown": linear bounds of every layer, propagated backward. "local-lipschitz": margin / largest gradient
+                norm, for one hidden layer (Hein & Andriushchenko 2017). "norm-product": margin / product of the layers'
+                norms (Szegedy et al. 2014). "auto-lirpa": CROWN by the library auto_LiRPA, if it is installed.
+    limit       the largest radius that is searched.
+    precision   relative precision of the radius.
+    region      "ball": every point of the ball counts, also points that are no valid inputs. "box" (p = inf, crown):
+                only points within the classifier's bounds count, which gives larger radii for inputs near the bounds.
     labels, ids, seed, workers   as for a score.
 
     >>> import torch
@@ -106,12 +105,12 @@ def certify(
 
 
 def certifies_box(method: str, p: float) -> bool:
-    """Whether a method can leave out points of the ball that are outside the input box."""
+    """Whether a method can certify region="box", the part of the ball inside the input box."""
     return method == "crown" and math.isinf(p)
 
 
 def why_not(classifier: Classifier, x: Any, method: str) -> str | None:
-    """Why a method gives no certificate for this classifier, by trying it on one input; None where it does."""
+    """Why a method has no certificate for this classifier, from a trial on one input; None if it has one."""
     try:
         check_method(classifier, method)
         certify(classifier, x[None], p=2.0, targets="runner_up", method=method, limit=1e-6)
@@ -121,7 +120,7 @@ def why_not(classifier: Classifier, x: Any, method: str) -> str | None:
 
 
 def check_method(classifier: Classifier, method: str) -> None:
-    """Refuse a method that does not exist, and a classifier whose bounds would be of another function."""
+    """Raise an error for an unknown method, and for a classifier with a transform, which cannot be certified."""
     if method not in METHODS:
         raise SettingError(f"method={method!r}: choose one of {', '.join(METHODS)}")
     if isinstance(classifier, Classifier) and classifier.transform is not None:

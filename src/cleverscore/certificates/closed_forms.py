@@ -1,10 +1,10 @@
 """Radii from Lipschitz constants in closed form: r <= margin / L.
 
 local-lipschitz   one hidden layer: f_c - f_j = sum_k d_k s(u_k . x + b_k), so its gradient is sum_k d_k s'_k u_k. Over
-                  a ball each pre-activation keeps to u_k . x0 + b_k +- r ||u_k||_q, and each slope s'_k to [a_k, z_k].
-                  A coordinate of the gradient then lies in a sum of intervals, which bounds any norm. For p = 2 also
+                  a ball each pre-activation lies in u_k . x0 + b_k +- r ||u_k||_q, and each slope s'_k in [a_k, z_k]. A
+                  coordinate of the gradient then lies in a sum of intervals, which bounds any norm. For p = 2 also
                       ||gradient||_2^2 <= sum_kl max(g_kl, 0) z_k z_l + min(g_kl, 0) a_k a_l,   g_kl = d_k d_l u_k . u_l
-                  (Hein & Andriushchenko, NeurIPS 2017; needs s' >= 0). The smaller bound counts.
+                  (Hein & Andriushchenko, NeurIPS 2017; needs s' >= 0). The smaller of the two bounds is used.
 norm-product      L = ||w_c - w_j||_q times the p-norms of all layers before (Szegedy et al., ICLR 2014).
 """
 
@@ -32,7 +32,7 @@ MOST_UNITS = 2**13  # the Gram matrix of so many takes 0.5 GB
 
 
 def norm_product_radii(classifier: Classifier, examples: list[Example], request: CertificateRequest) -> list[Floats]:
-    """Radii (T,) of each input from the product of the layers' operator norms: one constant for the whole space."""
+    """Radii (T,) of each input from the product of the layers' operator norms, which bounds the gradient everywhere."""
     graph = trace(classifier, tuple(examples[0].x.shape), torch.float64)
     found = margins(classifier, graph, examples)
     rows = torch.cat([objectives(example, graph.nodes[-1].shape[0]) for example in examples])
@@ -102,11 +102,11 @@ class OneHiddenLayer:
         self.gram = self.inner @ self.inner.T if q == 2.0 else None
 
     def inside(self, x: torch.Tensor) -> torch.Tensor:
-        """Pre-activations (H,) of one input."""
+        """The pre-activations (H,) of the hidden units at one input."""
         return self.graph.forward(x)[self.before].flatten()
 
     def gradient(self, weights: torch.Tensor, centre: torch.Tensor, radius: float) -> float:
-        """An upper bound of ||gradient||_q of weights (H,) times the hidden units, within `radius` of an input."""
+        """An upper bound of ||grad(weights . hidden units)||_q within `radius` of an input; weights are (H,)."""
         spread = radius * self.norms
         least, most = self.activation.slopes(centre - spread, centre + spread)
         middle, half = 0.5 * (least + most), 0.5 * (most - least)
@@ -120,6 +120,6 @@ class OneHiddenLayer:
 
 
 def _matrix(function: Function, first: tuple[int, ...], last: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """The matrix (values at the end, values at the start) of an affine function between shapes."""
+    """The matrix (output size, input size) of an affine function between shapes."""
     eye = torch.eye(math.prod(last), dtype=torch.float64, device=device).view(-1, *last)
     return transposed(function, eye, first).flatten(1)

@@ -1,8 +1,9 @@
-"""CROWN: lower bounds of linear functions of a layer over a ball, by replacing activations with lines, last to first.
+"""CROWN: lower bounds of linear functions of a layer over a ball; activations are bounded by lines, last layer first.
 
-Zhang, Weng, Chen, Hsieh & Daniel, "Efficient neural network robustness certification with general activation
-functions" (NeurIPS 2018). The bounds that the lines need are found in the same way, layer by layer, but only where it
-matters: a ReLU whose sign an interval settles is linear already. Rows go through the network in chunks.
+Zhang, Weng, Chen, Hsieh & Daniel, "Efficient neural network robustness certification with general activation functions"
+(NeurIPS 2018). The lines need bounds on the inputs of the activations. These are found in the same way, layer by layer,
+but only where they matter: a ReLU whose sign is fixed by its interval is linear already. Linear functions ("rows") are
+propagated in chunks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Interval = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class Region:
-    """Where inputs may be: B_p(x, radius), and inside the box (low, high) if p = inf and a box is given.
+    """The set of inputs to bound over: B_p(x, radius), and inside the box (low, high) if p = inf and a box is given.
 
     x (n, *input_shape) and radius (n,) in double precision; q is dual to p.
     """
@@ -46,7 +47,7 @@ class Region:
         return low.clamp_min(self.box[0]), high.clamp_max(self.box[1])
 
     def lowest(self, rows: Rows, bias: torch.Tensor) -> torch.Tensor:
-        """min of rows . x + bias over the region, less what rounding can hide: (R,)."""
+        """The minimum of rows . x + bias over the region, less a bound on the rounding error: (R,)."""
         values, dtype = rows.values, rows.values.dtype
         radius = self.radius.to(dtype)[rows.owner]
         centre = self.x
@@ -64,10 +65,10 @@ class Region:
 
 
 class Bounder:
-    """Bounds on a graph around given inputs.
+    """Bounds of the nodes of a graph around given inputs.
 
-    exact   the graph in double precision, for the lines and the last pass.
-    fast    the same graph for the many rows in between; may be single precision.
+    exact   the graph in double precision, for the lines and the last backward pass.
+    fast    the same graph, possibly in single precision, for the many rows of intermediate layers.
     """
 
     def __init__(self, exact: Graph, fast: Graph, dtype: torch.dtype) -> None:
@@ -88,7 +89,7 @@ class Bounder:
         return region.lowest(back.rows, back.bias)
 
     def lines(self, region: Region) -> dict[int, Lines | Planes]:
-        """Lines around every activation and pooling, from bounds on what goes in."""
+        """Lines around every activation and pooling layer, from bounds on its inputs."""
         nodes = self.exact.nodes
         intervals: list[Interval] = [region.interval()]
         centres = self.exact.forward(region.x) if region.box is None else None
@@ -117,7 +118,7 @@ class Bounder:
         return lines
 
     def prepare(self, q: float) -> None:
-        """Find the norms that every evaluation needs; after this, evaluations may run side by side."""
+        """Compute the norms that every evaluation needs; afterwards, evaluations may run in parallel."""
         for v in self.users:
             if self.affine[v]:
                 self.norms(v, q)
@@ -151,10 +152,10 @@ class Bounder:
         quick: dict[int, Lines | Planes],
         region: Region,
     ) -> Interval:
-        """An interval of node v made tighter by CROWN where those that use it are not linear on it.
+        """The interval of node v, made tighter by CROWN where the layers that use it are not linear on it.
 
-        Rows of convolutions first go back as far as a cheap stop and are bounded there by its interval; what that
-        settles need not go all the way.
+        Rows of convolutions are first propagated back to an earlier node and bounded by its interval, which is cheap;
+        only rows for which this is not enough are propagated back to the input.
         """
         low, high = interval
         for stop in (self.stops[v], 0) if self.stops[v] else (0,):
@@ -177,7 +178,7 @@ class Bounder:
         return low, high
 
     def _open(self, v: int, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        """Where tighter bounds of node v would help those that use it; pooling sees through an activation before it."""
+        """Where tighter bounds of node v would help the layers that use it, also pooling after an activation."""
         wanted = torch.zeros_like(low, dtype=torch.bool)
         for u in self.users[v]:
             operation = self.exact.nodes[u].operation
@@ -189,7 +190,7 @@ class Bounder:
 
 
 class _Backward:
-    """Rows on their way back to the input, node by node."""
+    """Rows that are propagated back to the input, node by node."""
 
     def __init__(
         self, graph: Graph, lines: dict[int, Lines | Planes], v: int, rows: Rows, bias: torch.Tensor | float
@@ -200,11 +201,11 @@ class _Backward:
 
     @property
     def rows(self) -> Rows:
-        """The rows over the node that is next."""
+        """The rows over the next node."""
         return self.waiting[self.at]
 
     def step(self) -> None:
-        """Go from a node to its parents, and on to the next node that has rows."""
+        """Propagate the rows of a node to its parents, and go on to the next node that has rows."""
         node, rows = self.graph.nodes[self.at], self.waiting.pop(self.at)
         parts, added = _back(node.operation, rows, node.shape, self.lines.get(self.at))
         self.bias = self.bias + added
@@ -214,13 +215,13 @@ class _Backward:
         self.at = max(self.waiting)
 
     def run(self, until: int = 0) -> None:
-        """Go back to a node that all paths pass."""
+        """Propagate rows back to a node that lies on all paths."""
         while self.at > until:
             self.step()
 
 
 def _lowest(interval: Interval, back: _Backward) -> torch.Tensor:
-    """Lower bounds of rows over a node whose values lie in an interval, less what rounding can hide."""
+    """Lower bounds of rows over a node whose values lie in an interval, less a bound on the rounding error."""
     rows = back.rows
     low, high = (end.to(rows.values.dtype) for end in interval)
     centre, half = 0.5 * (low + high), 0.5 * (high - low)
@@ -230,7 +231,7 @@ def _lowest(interval: Interval, back: _Backward) -> torch.Tensor:
 
 
 def _places(wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and neurons (flat numbers) of a mask (n, *shape); in maps place by place, whose rows share look-ups."""
+    """Inputs and neurons (flat indices) of a mask (n, *shape), position by position, so that rows share windows."""
     if wanted.ndim != 4:
         owner, neuron = wanted.flatten(1).nonzero().unbind(1)
         return owner, neuron
@@ -241,7 +242,7 @@ def _places(wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _back(
     operation: object, rows: Rows, shape: tuple[int, ...], lines: Lines | Planes | None
 ) -> tuple[list[Rows], torch.Tensor | float]:
-    """Rows over the parents of a node, and what its constants add."""
+    """Rows over the parents of a node, and the sum that the node's constants add."""
     if isinstance(operation, Affine):
         return [operation.backward(rows, shape)], operation.added(rows)
     if isinstance(operation, Sum):
@@ -263,7 +264,7 @@ def _back(
 
 
 def _dot(values: torch.Tensor, rows: Rows, maps: torch.Tensor) -> torch.Tensor:
-    """Sum of values times what maps say at each row's coefficients: (R,)."""
+    """For each row, the sum of its coefficients times the entries of `maps` at the same positions: (R,)."""
     local = rows.local(maps)
     if len(local) == 1:
         return values.flatten(1) @ local.flatten()
@@ -273,7 +274,7 @@ def _dot(values: torch.Tensor, rows: Rows, maps: torch.Tensor) -> torch.Tensor:
 def _start(
     graph: Graph, v: int, neurons: torch.Tensor, owner: torch.Tensor, signs: torch.Tensor
 ) -> tuple[int, Rows, torch.Tensor | float]:
-    """Rows that pick neurons of node v, and their constants; for a matrix its own rows, which is one product less."""
+    """Rows that select neurons of node v, and their constants; for a dense layer the rows of its matrix."""
     node = graph.nodes[v]
     operation = node.operation
     if isinstance(operation, Dense) and len(node.shape) == 1:
@@ -283,7 +284,7 @@ def _start(
 
 
 def _interval(operation: object, given: list[Interval]) -> Interval:
-    """Bounds of an affine layer from bounds on what goes in."""
+    """Bounds of an affine layer from bounds on its input."""
     if isinstance(operation, Affine):
         low, high = given[0]
         centre, spread = operation.forward(0.5 * (low + high)), operation.magnitude(0.5 * (high - low))
@@ -296,7 +297,7 @@ def _interval(operation: object, given: list[Interval]) -> Interval:
 
 
 def _widest(graph: Graph, v: int) -> int:
-    """The most numbers that one row over node v has on its way back."""
+    """The largest number of coefficients that a row over node v has while it is propagated back."""
     sides: dict[int, tuple[int, int] | None] = {v: (1, 1) if len(graph.nodes[v].shape) == 3 else None}
     most = 1
     for u in range(v, -1, -1):
@@ -322,7 +323,7 @@ def _widest(graph: Graph, v: int) -> int:
 
 
 def _stop(graph: Graph, v: int) -> int:
-    """The first node on the way back from v that all paths pass and that lies before a bend and a matrix; or 0."""
+    """The last node before v on all paths, with an activation and an affine layer between them; 0 if there is none."""
     waiting, bent = {v}, False
     while waiting != {0}:
         u = max(waiting)

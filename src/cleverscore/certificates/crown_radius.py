@@ -1,4 +1,4 @@
-"""Radii by CROWN: the search for the largest ball over which every margin's lower bound stays positive."""
+"""Radii by CROWN: the largest ball over which the lower bound of every margin is positive."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def crown_radii(classifier: Classifier, examples: list[Example], request: Certif
 
 
 def make_bounder(classifier: Classifier, exact: Graph, shape: tuple[int, ...]) -> Bounder:
-    """Single precision for the many rows of convolutional networks, whose rounding is added to the bounds."""
+    """The bounder of a graph: for convolutional networks in single precision, with rounding errors added to bounds."""
     single = any(isinstance(node.operation, Convolution) for node in exact.nodes) and classifier.dtype != torch.float64
     if not single:
         return Bounder(exact, exact, torch.float64)
@@ -92,7 +92,7 @@ def make_bounder(classifier: Classifier, exact: Graph, shape: tuple[int, ...]) -
 
 
 def _norms(bounder: Bounder, rows: torch.Tensor, p: float) -> Floats:
-    """||gradient||_q of affine margins."""
+    """||gradient||_q of the margins of an affine network."""
     nothing = torch.zeros(1, *bounder.exact.nodes[0].shape, dtype=torch.float64, device=rows.device)
     region = Region(nothing, torch.ones(1, dtype=torch.float64, device=rows.device), dual_exponent(p))
     owner = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
@@ -102,7 +102,7 @@ def _norms(bounder: Bounder, rows: torch.Tensor, p: float) -> Floats:
 
 
 def gradient_norms(classifier: Classifier, example: Example, p: float) -> Floats:
-    """||grad(f_c - f_j)(x0)||_q for each target: how fast a margin can fall at first."""
+    """||grad(f_c - f_j)(x0)||_q for each target: how fast each margin can decrease at the input."""
     rows = objectives(example, int(classifier.logits(example.x[None]).shape[1])).to(example.x.dtype)
     x = example.x.expand(len(rows), *example.x.shape).clone().requires_grad_(True)
     with torch.enable_grad():

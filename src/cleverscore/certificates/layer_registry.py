@@ -1,4 +1,4 @@
-"""Which bounded operation a traced call is: a layer of torch.nn, a function or a method of a tensor."""
+"""Maps traced calls (layers of torch.nn, functions, tensor methods) to operations that can be bounded."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Call:
     """A call seen by the tracer.
 
     function    the call as a function of its one argument that depends on the input, for any batch.
-    arguments, named    as given, with TRACED for what depends on the input.
-    shapes, shape       of the traced arguments and of the result, without the batch axis.
+    arguments, named    the arguments of the call, with TRACED in place of those that depend on the input.
+    shapes, shape       shapes of the traced arguments and of the result, without the batch axis.
     ends        whether the result is the model's output.
     """
 
@@ -45,7 +45,7 @@ class Call:
     ends: bool
 
     def get(self, place: int, name: str, default: Any = None) -> Any:
-        """A setting: an attribute of the layer, or an argument by name or place."""
+        """A setting of the call: an attribute of the layer, or an argument by name or position."""
         if self.layer is not None:
             return getattr(self.layer, name, default)
         if name in self.named:
@@ -53,14 +53,14 @@ class Call:
         return self.arguments[place] if len(self.arguments) > place else default
 
     def only_traced_first(self) -> None:
-        """Refuse calls in which anything but the first argument depends on the input."""
+        """Raise an error if any argument but the first depends on the input."""
         rest = [*self.arguments[1:], *self.named.values()]
         if len(self.shapes) != 1 or any(value is TRACED for value in rest):
             raise UnknownLayerError("only its first argument may depend on the input")
 
 
 def operation_of(call: Call) -> Operation | None:
-    """The operation of a call; None where it returns its argument, or changes no margin between classes."""
+    """The operation of a call; None for calls that return their argument or do not change margins between classes."""
     if call.layer is not None:
         build = next((MODULES[kind] for kind in MODULES if type(call.layer) is kind), None)
     else:
@@ -81,14 +81,14 @@ def _dropout(call: Call) -> None:
 
 
 def _ending(call: Call) -> None:
-    """Softmax and its logarithm at the end: log p_c - log p_j = f_c - f_j."""
+    """Softmax or log-softmax at the end, which does not change margins: log p_c - log p_j = f_c - f_j."""
     call.only_traced_first()
     if not call.ends or call.get(1, "dim", 1) not in (1, -1) or len(call.shape) != 1:
         raise UnknownLayerError("it can be left aside only as the last layer, over the classes")
 
 
 def _structural(call: Call) -> Affine:
-    """Reshapes, averages, selections: affine, and no weight is negative."""
+    """Reshapes, averages and selections: affine operations without negative weights."""
     call.only_traced_first()
     return Affine(call.function, call.shapes[0], call.like)
 

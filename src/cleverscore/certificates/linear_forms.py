@@ -1,8 +1,8 @@
-"""Rows: linear functions of a layer's values, kept on windows where convolutions make them local.
+"""Rows: linear functions of a layer's values, stored on small windows where convolutions make them local.
 
-A neuron of a convolution sees a small rectangle of every earlier map. Its row of coefficients is kept on that rectangle
-alone (R, C, h, w) with the rectangle's corner, until the rectangle is about as large as the map. Rows of one place
-share a group, so that what depends on the place alone is looked up once.
+A neuron of a convolution depends on a small window of every earlier feature map. Its coefficients are stored on that
+window alone (R, C, h, w), with the position of the window's corner, until the window is about as large as the map. Rows
+with the same window form a group, so that work which depends on the window alone is done once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Rows:
 
     values   (R, *shape), or (R, C, h, w) on windows.
     owner    (R,): which input of the batch a row belongs to.
-    corner   (G, 2): the top left place of each group's window, None for whole maps; group (R,) and group_owner (G,).
+    corner   (G, 2): the top left position of each group's window, None for whole maps; group (R,) and group_owner (G,).
     """
 
     values: torch.Tensor
@@ -31,7 +31,9 @@ class Rows:
     group_owner: torch.Tensor | None = None
 
     def local(self, maps: torch.Tensor) -> torch.Tensor:
-        """What `maps` (n, *shape) say at each row's coefficients; a leading axis of 1 is meant for all inputs."""
+        """The entries of `maps`, (n, *shape) or (1, *shape) for all inputs, at the positions of each row's
+        coefficients.
+        """
         if self.corner is None or self.group is None or self.group_owner is None:
             if len(maps) == 1:
                 return maps
@@ -57,14 +59,14 @@ class Rows:
         return Rows(values.contiguous(), self.owner)
 
     def trimmed(self, shape: tuple[int, ...]) -> Rows:
-        """Windows where they are worth it, whole maps of `shape` elsewhere."""
+        """The same rows on windows if these are small enough, else over whole maps of `shape`."""
         if self.corner is None:
             return self
         high, wide = self.values.shape[2:]
         return self.dense(shape) if high * wide > DENSE_SHARE * shape[1] * shape[2] else self
 
     def moved(self, values: torch.Tensor, *, stride: tuple[int, int], padding: tuple[int, int]) -> Rows:
-        """Rows on the input of a layer with windows: a place (i, j) begins at (i, j) * stride - padding."""
+        """Rows over the input of a layer with windows: position (i, j) becomes (i, j) * stride - padding."""
         assert self.corner is not None
         scale, shift = (torch.tensor(pair, device=self.corner.device) for pair in (stride, padding))
         return replace(self, values=values, corner=self.corner * scale - shift)
@@ -111,7 +113,7 @@ def merged(first: Rows, second: Rows, shape: tuple[int, ...]) -> Rows:
 
 
 def one_hot(neurons: torch.Tensor, owner: torch.Tensor, signs: torch.Tensor, shape: tuple[int, ...]) -> Rows:
-    """Rows that pick single neurons (flat numbers) of a node, with a sign."""
+    """Rows that select single neurons (flat indices) of a node, with a sign."""
     count = len(neurons)
     places = torch.arange(count, device=neurons.device)
     if len(shape) != 3:
@@ -129,7 +131,7 @@ def one_hot(neurons: torch.Tensor, owner: torch.Tensor, signs: torch.Tensor, sha
 
 
 def _windows(maps: torch.Tensor, corner: torch.Tensor, high: int, wide: int) -> tuple[torch.Tensor, tuple[int, int]]:
-    """All windows of padded maps as a view (n, C, rows, columns, high, wide), and how far places moved."""
+    """All windows of padded maps as a view (n, C, rows, columns, height, width), and the shift of positions."""
     least, most = corner.amin(0).tolist(), corner.amax(0).tolist()
     top, left = max(0, -least[0]), max(0, -least[1])
     bottom = max(0, most[0] + high - maps.shape[2])

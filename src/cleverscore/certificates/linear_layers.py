@@ -1,4 +1,4 @@
-"""Affine layers: what bound propagation needs to know of y = A x + b.
+"""Affine layers y = A x + b, with the operations that bound propagation needs.
 
 forward    A x + b                       magnitude  |A| x, for intervals and operator norms
 backward   rows of A, from rows on the output to rows on the input
@@ -45,7 +45,7 @@ class Affine:
         return transposed(self.function, values, self.shape)
 
     def added(self, rows: Rows) -> torch.Tensor | float:
-        """What the offset adds to rows over the output: (R,)."""
+        """The sum that the offset b adds to rows over the output: (R,)."""
         if self.offset is None:
             return 0.0
         return (rows.values * rows.local(self.offset[None])).flatten(1).sum(1)
@@ -77,7 +77,7 @@ class Weighted(Affine):
 
 
 class Dense(Weighted):
-    """A matrix on the last axis."""
+    """A dense layer on the last axis."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, shape: tuple[int, ...]) -> None:
         self.weight = weight
@@ -91,7 +91,7 @@ class Dense(Weighted):
 
 
 class Scale(Weighted):
-    """slope * x + shift, number by number: preprocessing, batch normalisation, constants."""
+    """slope * x + shift, elementwise: preprocessing, batch normalisation, constants."""
 
     def __init__(self, slope: torch.Tensor, shift: torch.Tensor, shape: tuple[int, ...]) -> None:
         self.slope, self.shift = (values.expand(1, *shape) for values in (slope, shift))
@@ -130,12 +130,12 @@ class Convolution(Weighted):
         super().__init__(lambda x: convolve(x, weight, bias), lambda x: convolve(x, weight.abs(), None), shape, weight)
 
     def added(self, rows: Rows) -> torch.Tensor | float:
-        """What the bias adds; it is the same at every place."""
+        """The sum that the bias adds to rows; the bias is the same at every position."""
         return 0.0 if self.bias is None else rows.values.sum((2, 3)) @ self.bias
 
     @property
     def reach(self) -> tuple[int, int]:
-        """Side lengths of the rectangle that one output sees."""
+        """Side lengths of the window of one output."""
         high, wide = self.weight.shape[2:]
         return self.dilation[0] * (high - 1) + 1, self.dilation[1] * (wide - 1) + 1
 
@@ -169,7 +169,7 @@ class Convolution(Weighted):
         return spread.contiguous()
 
     def backward(self, rows: Rows, shape: tuple[int, ...]) -> Rows:
-        """Rows on larger windows; places in the padding carry no coefficient."""
+        """Rows on the larger windows of the input; positions in the padding have no coefficient."""
         if rows.corner is None:
             return Rows(self.transposed(rows.values), rows.owner)
         spread = rows.moved(self._spread(rows.values), stride=self.stride, padding=self.padding)
@@ -180,12 +180,12 @@ class Convolution(Weighted):
 
 @dataclass(frozen=True)
 class Sum:
-    """The sum of nodes with signs, all of the same shape."""
+    """The signed sum of nodes of the same shape."""
 
     signs: tuple[float, ...]
 
     def __call__(self, given: list[torch.Tensor]) -> torch.Tensor:
-        """Their sum."""
+        """The signed sum."""
         return sum((sign * value for sign, value in zip(self.signs, given, strict=True)), torch.zeros_like(given[0]))
 
     def backward(self, rows: Rows) -> list[Rows]:
@@ -195,17 +195,17 @@ class Sum:
 
 @dataclass(frozen=True)
 class Concat:
-    """Nodes side by side along an axis (the batch axis is 0), with their sizes there."""
+    """Nodes concatenated along an axis (the batch axis is 0), with their sizes along it."""
 
     axis: int
     sizes: tuple[int, ...]
 
     def __call__(self, given: list[torch.Tensor]) -> torch.Tensor:
-        """All of them."""
+        """The concatenated values."""
         return torch.cat(given, self.axis)
 
     def backward(self, rows: Rows, shape: tuple[int, ...]) -> list[Rows]:
-        """Each node gets its part; windows may be split by channel only."""
+        """Each node gets its part of the rows; windows may be split by channel only."""
         if self.axis != 1:
             rows = rows.dense(shape)
         return [replace(rows, values=part) for part in torch.split(rows.values, list(self.sizes), self.axis)]

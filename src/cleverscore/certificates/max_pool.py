@@ -1,8 +1,9 @@
-"""Maximum pooling between two linear functions of its inputs.
+"""Maximum pooling, bounded by two linear functions of its inputs.
 
-Let m be the input with the largest lower bound l_m of a window. Below: y >= x_m. Above, whichever is lower at the
-middle: y <= the largest upper bound, or y <= l_m + sum_j (u_j - l_m) / (u_j - l_j) (x_j - l_j) over all j with
-u_j > l_m, which is a chord over each max(x_j - l_m, 0). Where only m can win, both are x_m itself.
+Let m be the input with the largest lower bound l_m of a window. Below: y >= x_m. Above, whichever of two bounds is
+lower at the middle: y <= the largest upper bound, or y <= l_m + sum_j (u_j - l_m) / (u_j - l_j) (x_j - l_j) over all j
+with u_j > l_m, which has a chord for each max(x_j - l_m, 0). Where only x_m can be the largest, both bounds are x_m
+itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from cleverscore.certificates.linear_forms import Rows
 
 
 class Planes(NamedTuple):
-    """Slopes (T, n, *shape) for the T places of a window, below and above; shift (n, *shape) above."""
+    """Slopes (T, n, *shape) for the T positions of a window, below and above; shift (n, *shape) above."""
 
     below: torch.Tensor
     above: torch.Tensor
@@ -27,7 +28,7 @@ class Planes(NamedTuple):
 
 @dataclass(frozen=True)
 class MaxPool:
-    """Windows of two-dimensional maximum pooling over maps of `shape`."""
+    """Two-dimensional maximum pooling over maps of `shape`."""
 
     shape: tuple[int, ...]
     kernel: tuple[int, int]
@@ -37,12 +38,12 @@ class MaxPool:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """Side lengths of the rectangle that one output sees."""
+        """Side lengths of the window of one output."""
         return tuple(d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True))  # type: ignore[return-value]
 
     @property
     def shares(self) -> int:
-        """In how many windows one input can be."""
+        """The largest number of windows that contain one input."""
         return math.prod(-(-reach // step) for reach, step in zip(self.reach, self.stride, strict=True))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -54,7 +55,7 @@ class MaxPool:
         return [(down * i, across * j) for i in range(self.kernel[0]) for j in range(self.kernel[1])]
 
     def patches(self, x: torch.Tensor) -> torch.Tensor:
-        """(T, n, C, h, w): what the T places of each window hold, -inf in the padding."""
+        """(T, n, C, h, w): the values at the T positions of each window, -inf in the padding."""
         down, across = self.padding
         padded = functional.pad(x, (across, across, down, down), value=-math.inf)
         high, wide = (
@@ -67,7 +68,7 @@ class MaxPool:
         )
 
     def open(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        """Inputs that can be the largest of a window in which another one can be too."""
+        """Which inputs can be the largest of a window in which another input can be the largest too."""
         lows, highs = self.patches(low), self.patches(high)
         rivals = highs > lows.amax(0)
         wanted = (rivals & (rivals.sum(0) > 1)).to(low.dtype)
@@ -89,7 +90,7 @@ class MaxPool:
         return Planes(below, torch.where(flat, 0.0, above), torch.where(flat, top, shift))
 
     def _folded(self, parts: list[torch.Tensor], size: torch.Size | tuple[int, int]) -> torch.Tensor:
-        """Sum of T maps of windows at the places of the maps of `size` that they came from."""
+        """Add the T values of every window to the positions of a map of `size` that they came from."""
         down, across = self.padding
         (s, t), (high, wide) = self.stride, parts[0].shape[2:]
         full = parts[0].new_zeros(*parts[0].shape[:2], size[0] + 2 * down, size[1] + 2 * across)
@@ -98,7 +99,7 @@ class MaxPool:
         return full[:, :, down : down + size[0], across : across + size[1]]
 
     def backward(self, rows: Rows, planes: Planes) -> tuple[Rows, torch.Tensor]:
-        """Rows below over the inputs, and what the shifts add to each row (R,)."""
+        """Lower-bounding rows over the inputs, and the sum that the shifts add to each row (R,)."""
         positive, negative = rows.values.clamp_min(0.0), rows.values.clamp_max(0.0)
         bias = (negative * rows.local(planes.shift)).flatten(1).sum(1)
         parts = [

@@ -1,9 +1,9 @@
 """Operator norms of layers and Lipschitz constants of networks, all upper bounds.
 
 ||A||_1 and ||A||_inf are largest column and row sums of |A|, exactly. ||A||_2 of a matrix: the largest singular value.
-A convolution with zero padding is part of a circular one on a larger torus, whose singular values are those of its
-Fourier coefficients (Sedghi, Gupta & Long, ICLR 2019): their largest bounds the norm from above. Everything else, and
-every other p, by interpolation: ||A||_p <= ||A||_1^(1/p) ||A||_inf^(1 - 1/p) (Riesz-Thorin).
+A convolution with zero padding is part of a circular convolution on a larger torus, whose singular values are those of
+its Fourier coefficients (Sedghi, Gupta & Long, ICLR 2019); the largest of them is an upper bound. For other layers and
+every other p, the norm is bounded by interpolation: ||A||_p <= ||A||_1^(1/p) ||A||_inf^(1 - 1/p) (Riesz-Thorin).
 """
 
 from __future__ import annotations

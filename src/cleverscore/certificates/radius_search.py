@@ -1,9 +1,9 @@
 """The largest radius at which bounds still hold, for many inputs at once.
 
-A bound m(r) starts at the margin and falls. What it has lost, margin - m(r), is close to a power of r, so log r is
-interpolated as a function of the logarithm of the loss, where that equals the margin. The last two
-evaluations lie a precision apart. Six evaluations are usual for a precision of 1e-3, where bisection takes twelve; each
-is a pass through the network.
+The lower bound m(r) of a margin equals the margin at r = 0 and decreases with r. The loss, margin - m(r), is close to a
+power of r. So log r is interpolated as a function of log(loss), and evaluated where the loss equals the margin, which
+is the root of m. The last two evaluations lie a precision apart. Six evaluations, each a pass through the network,
+usually give a precision of 1e-3, where bisection takes twelve.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ STRIDE = 3.0  # and by how much steps grow that do not end a search
 
 @dataclass
 class RadiusSearch:
-    """One search: several bounds (targets) that share a radius; they hold together or not.
+    """The search for one radius at which the bounds of several targets are all positive.
 
     margins   (T,): m(0).
-    slopes    (T,): -m'(0), for the first guess; any positive number is sound.
-    depth     how many bends lie between input and output, for the first guess.
-    best      (T,): the largest radius at which each bound was seen to hold.
+    slopes    (T,): -m'(0), for the first guess only; any positive number gives a valid result.
+    depth     number of activations between input and output, for the first guess.
+    best      (T,): the largest evaluated radius at which each bound is positive.
     """
 
     margins: Floats
@@ -92,7 +92,7 @@ class RadiusSearch:
             self.high = min(self.high, radius)
 
     def _root(self, target: int) -> float:
-        """Where one bound is expected to reach 0."""
+        """The radius at which one bound is expected to reach 0."""
         margin, slope = float(self.margins[target]), float(self.slopes[target])
         points = [
             (math.log((margin - float(bounds[target])) / margin), math.log(radius))
@@ -127,7 +127,7 @@ def largest_radii(
 ) -> None:
     """Run searches to their end, `together` at a time on each of some threads.
 
-    `evaluate` gives the bounds of some searches (numbers) at a radius each.
+    `evaluate` returns the bounds of some searches, given by their positions, each at its own radius.
     """
 
     def run(some: list[int]) -> None:

@@ -1,8 +1,8 @@
-"""Activations between two lines: slope_low * x + shift_low <= f(x) <= slope_high * x + shift_high on [low, high].
+"""Activations bounded by two lines: slope_low * x + shift_low <= f(x) <= slope_high * x + shift_high on [low, high].
 
 Convex functions: the chord above; below, the tangent at the middle, which leaves the least area. For ReLU that is
-CROWN's rule (slope 1 where high > -low, else 0). S-shaped functions: chord or tangent, whichever side bends away
-(Zhang, Weng, Chen, Hsieh & Daniel, NeurIPS 2018). All activations here are monotone.
+CROWN's rule (slope 1 where high > -low, else 0). S-shaped functions: a chord where it bounds the function, else a
+tangent (Zhang, Weng, Chen, Hsieh & Daniel, NeurIPS 2018). All activations here are monotone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Lines(NamedTuple):
 
 
 class Activation:
-    """A monotone function, number by number."""
+    """A monotone function, applied elementwise."""
 
     lipschitz = 1.0  # the largest slope anywhere
 
@@ -51,7 +51,7 @@ class Activation:
 def chord(
     f: Callable[[torch.Tensor], torch.Tensor], low: torch.Tensor, high: torch.Tensor, slope: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Slope and shift of the line through (low, f(low)) and (high, f(high)); `slope` where the two ends meet."""
+    """Slope and shift of the line through (low, f(low)) and (high, f(high)); with `slope` if low and high are equal."""
     width = high - low
     flat = width <= FLAT * (1.0 + low.abs() + high.abs())
     k = torch.where(flat, slope, (f(high) - f(low)) / torch.where(flat, torch.ones_like(width), width))
@@ -88,11 +88,11 @@ class Convex(Activation):
         )
 
     def slopes(self, low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The derivative grows from low to high."""
+        """The slopes at low and high, since the derivative of a convex function increases."""
         return self.derivative(low), self.derivative(high)
 
     def open(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        """A function of two straight pieces is known exactly on either side of its breakpoint."""
+        """Where tighter bounds would help: for two straight pieces, only intervals with the breakpoint inside."""
         return (
             super().open(low, high) if self.breakpoint is None else (low < self.breakpoint) & (high > self.breakpoint)
         )
@@ -113,7 +113,7 @@ def leaky_relu(slope: float) -> Convex:
 
 
 def softplus(beta: float) -> Convex:
-    """log(1 + exp(beta x)) / beta; torch gives x itself from beta x = 20 on, which the line below makes room for."""
+    """log(1 + exp(beta x)) / beta; torch returns x itself from beta x = 20 on; the lower line allows for that."""
     return Convex(
         lambda x: torch.logaddexp(beta * x, torch.zeros_like(x)) / beta,
         lambda x: torch.sigmoid(beta * x),
@@ -140,7 +140,7 @@ class Clamp(Activation):
         return x.clamp(self.floor, self.ceiling)
 
     def lines(self, low: torch.Tensor, high: torch.Tensor) -> Lines:
-        """Two candidates on each side: the flat one and the steepest one; the nearer at the middle wins."""
+        """Lines below and above: of a flat and a steepest line on each side, the one nearer to f at the middle."""
         above = self._above(low, high, self.floor, self.ceiling)
         # From below: the same picture, turned by half a turn.
         slope, shift = self._above(-high, -low, -self.ceiling, -self.floor)
@@ -166,7 +166,7 @@ class Clamp(Activation):
         return within.to(low.dtype), touched.to(low.dtype)
 
     def open(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        """Where a corner lies inside."""
+        """Where the interval contains floor or ceiling."""
         return ((low < self.floor) & (high > self.floor)) | ((low < self.ceiling) & (high > self.ceiling))
 
 
@@ -182,7 +182,7 @@ class Tanh(Activation):
         return self.amplitude * torch.tanh(self.rate * x) + self.centre
 
     def lines(self, low: torch.Tensor, high: torch.Tensor) -> Lines:
-        """Lines around tanh, stretched."""
+        """Lines around tanh, scaled and shifted."""
         low, high = self.rate * low, self.rate * high
         upper = _above_tanh(low, high)
         slope, shift = _above_tanh(-high, -low)  # tanh is odd
@@ -190,7 +190,7 @@ class Tanh(Activation):
         return Lines(a * k * slope, -a * shift + c, a * k * upper[0], a * upper[1] + c)
 
     def slopes(self, low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The slope falls with the distance from 0."""
+        """The smallest and largest slope; the slope decreases with the distance from 0."""
         ends = [self.lipschitz / torch.cosh(self.rate * x.clamp(-300.0, 300.0)) ** 2 for x in (low, high)]
         around = (low <= 0) & (high >= 0)
         largest = torch.where(around, torch.full_like(low, self.lipschitz), torch.maximum(*ends))
@@ -202,7 +202,7 @@ def _slope(x: torch.Tensor) -> torch.Tensor:
 
 
 def _above_tanh(low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A line above tanh on [low, high]: a chord where the chord lies above, else a tangent at a place right of 0."""
+    """A line above tanh on [low, high]: the chord if it lies above, else a tangent at a point right of 0."""
     line = chord(torch.tanh, low, high, _slope(high))
     use_chord = (high <= 0) | (line[0] <= _slope(high))
     # The tangent from (low, tanh(low)) touches right of 0; tangents further right lie above it at low, so the upper

@@ -1,4 +1,4 @@
-"""What is asked of a method of certification: margins of inputs to their targets, and how far they are to hold."""
+"""The request to a certification method: the margins to certify, the norm, the largest radius and the precision."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def stacked(examples: list[Example]) -> torch.Tensor:
 
 
 def hidden_by_rounding(classifier: Classifier, graph: Graph, examples: list[Example]) -> torch.Tensor:
-    """How much of each input's margins the model's own rounding can hide: (n,)."""
+    """A bound on the rounding error of the model's margins for each input: (n,)."""
     logits = graph.forward(stacked(examples))[-1]
     eps = torch.finfo(classifier.dtype or examples[0].x.dtype).eps
     return MARGIN_ROUNDING * eps * logits.abs().amax(1)
 
 
 def margins(classifier: Classifier, graph: Graph, examples: list[Example]) -> list[Floats]:
-    """Margins (T,) of each input, from logits in double precision, less what rounding can hide."""
+    """Margins (T,) of each input, from logits in double precision, less the bound on rounding errors."""
     logits = graph.forward(stacked(examples))[-1]
     hidden = hidden_by_rounding(classifier, graph, examples)
     return [
@@ -53,7 +53,7 @@ def margins(classifier: Classifier, graph: Graph, examples: list[Example]) -> li
 
 
 def objectives(example: Example, num_classes: int) -> torch.Tensor:
-    """Rows e_c - e_j (T, K) that make margins from logits."""
+    """Rows e_c - e_j (T, K), whose products with the logits are the margins."""
     rows = torch.zeros(len(example.targets), num_classes, dtype=torch.float64, device=example.x.device)
     rows[:, example.predicted] = 1.0
     rows[torch.arange(len(example.targets)), list(example.targets)] = -1.0

@@ -1,7 +1,8 @@
 """A classifier as a graph of layers that can be bounded: affine ones, sums, activations and maximum pooling.
 
-The module is traced symbolically; sizes come from two runs, with one and with two inputs, so that a number that grows
-with the batch (x.view(x.size(0), -1)) is known as such. What cannot be bounded is named by its path in the module.
+The module is traced symbolically. Sizes come from two runs, with one and with two inputs, so that a number that grows
+with the batch (x.view(x.size(0), -1)) is recognised. A layer that cannot be bounded is reported by its path in the
+module.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cleverscore.models.classifier import Classifier
 
 @dataclass(frozen=True)
 class Node:
-    """A layer: what it does to which nodes, the shape of its output and its path in the module."""
+    """A layer: its operation, its input nodes, the shape of its output and its path in the module."""
 
     operation: Operation | None  # None: the input
     parents: tuple[int, ...]
@@ -46,7 +47,7 @@ class Graph:
         return tuple(found)
 
     def forward(self, x: torch.Tensor, start: int = 0) -> list[torch.Tensor]:
-        """The values of node `start` and of all after it, from x (n, *shape) at `start`; none may use a node before."""
+        """The values of node `start` and later nodes, from x (n, *shape) at `start`; none may use an earlier node."""
         values = {start: x}
         for v in range(start + 1, len(self.nodes)):
             node = self.nodes[v]
@@ -128,19 +129,19 @@ class _Builder:
         return f"{inside}.{node.name}" if inside else node.name
 
     def _value(self, node: fx.Node, batch: int) -> Any:
-        """What a call that does not depend on the input gives, for a batch of the given size."""
+        """The value of a call that does not depend on the input, for a batch of the given size."""
         one, two = (run[node] for run in self.runs)
         return _extrapolated(one, two, batch)
 
     def _filled(self, node: fx.Node, x: Any, batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call with `x` in the place of what depends on the input."""
+        """The arguments of a call, with `x` in place of the argument that depends on the input."""
         filled: Any = fx.node.map_arg(
             (node.args, node.kwargs), lambda n: x if n in self.index else self._value(n, batch)
         )
         return tuple(filled[0]), dict(filled[1])
 
     def _add(self, node: fx.Node) -> None:
-        """One traced call as a node, or as another name of its argument where nothing happens."""
+        """Add a traced call as a node, or as another name of its argument if it returns the argument unchanged."""
         layer = self.traced.get_submodule(str(node.target)) if node.op == "call_module" else None
         name = type(layer).__name__ if layer is not None else getattr(node.target, "__name__", str(node.target))
 

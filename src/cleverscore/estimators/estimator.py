@@ -175,8 +175,7 @@ class Prepared:
     def measure(
         self, examples: Sequence[Example], *, budget: Budget | None = None, on_work: OnWork | None = None
     ) -> Iterator[tuple[int, Measurements]]:
-        """Measure all examples; yields (position, measurements) as each is done. Default budget: that of the settings.
-        """
+        """Measure all examples; yields (position, measurements) of each. `budget` defaults to that of the settings."""
         budget = budget or Budget.parse(self.settings.budget)
         for position, example in enumerate(examples):
             share = budget.share(1, len(examples) - position)

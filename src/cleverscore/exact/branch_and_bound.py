@@ -1,8 +1,8 @@
-"""Branch and bound over the phases of ReLU units, best first: exact answers in l2, where no linear program applies.
+"""Branch and bound over the phases of ReLU units (active or inactive), best first: exact answers also in l2.
 
-A node fixes some phases. Its bounds turn every fixed phase, and the wish that the margin be at most 0, into half-spaces
-of the input space that hold all points in question; the distance to their intersection bounds the node from below.
-Where all phases are fixed the half-spaces are exact.
+A node of the search tree fixes some phases. Linear bounds turn every fixed phase, and the condition that the margin is
+at most 0, into half-spaces that contain all points with these phases. The distance to the intersection of the
+half-spaces is a lower bound for the node. Where all phases are fixed, the half-spaces are exact.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def cell(network: Network, phases: Phases) -> tuple[Array, Array, Array, float]:
 
 
 def _children(phases: Phases, known: Bounds) -> Iterator[Phases]:
-    """Both phases of the unit whose ignorance costs most; nothing if all are known."""
+    """The two child nodes, which fix the unit whose unknown phase loosens the bounds most; none if all are fixed."""
     best, place = -1.0, None
     for k, fixed in enumerate(known.phases):
         free = fixed == 0
@@ -61,7 +61,7 @@ def _children(phases: Phases, known: Bounds) -> Iterator[Phases]:
 
 
 def _with(phases: Phases, k: int, unit: int, side: int) -> Phases:
-    """The phases with one more fixed."""
+    """The phases with one more unit fixed."""
     layer = phases[k].copy()
     layer[unit] = side
     return (*phases[:k], layer, *phases[k + 1 :])
@@ -70,7 +70,7 @@ def _with(phases: Phases, k: int, unit: int, side: int) -> Phases:
 def nearest_adversarial(
     network: Network, start: float, *, seconds: float, tolerance: float
 ) -> tuple[float, float, Array | None]:
-    """Smallest ||d||_p < start with margin <= 0: lower end, upper end, and the point (None: none below start)."""
+    """The smallest ||d||_p < start with margin <= 0: lower bound, upper bound, and the point, None if there is none."""
     began = time.perf_counter()
     high, best = start, None
     unresolved = math.inf  # leaves that are too thin for floating point to decide
@@ -101,7 +101,7 @@ def nearest_adversarial(
 
 
 def improved(network: Network, point: Array) -> Array | None:
-    """A nearest adversarial point of the cell around `point` and of cells nearer by; None if that cell has none."""
+    """The nearest adversarial point of the cell of `point`, and of nearer cells in turn; None if the cell has none."""
     best = crossing(network, point)
     for _ in range(MOST_CELLS):
         rows, heights, slope, constant = cell(network, network.phases(point))
@@ -117,7 +117,7 @@ def improved(network: Network, point: Array) -> Array | None:
 
 
 def crossing(network: Network, point: Array) -> Array | None:
-    """The point pushed along the margin's slope until its margin is 0 or less in floating point; None if far off."""
+    """`point` moved slightly along the gradient until its margin is <= 0 in floating point; None if that fails."""
     largest = 1e-5 * max(1.0, abs(float(network.layers(0.0 * point[None])[-1][0, 0])))
     for size in (0.0, 1e-12, 1e-10, 1e-9, 1e-8, 1e-7):
         moved: Array = point * (1.0 + size)
@@ -137,7 +137,7 @@ def crossing(network: Network, point: Array) -> Array | None:
 def steepest_cell(
     network: Network, first: tuple[float, Array], *, seconds: float, tolerance: float = TOLERANCE
 ) -> tuple[float, float, Array]:
-    """The largest ||grad margin||_q of the cells that meet the unit ball: lower end, upper end, a point of the cell."""
+    """The largest ||grad margin||_q of cells that meet the unit ball: lower bound, upper bound, a point of the cell."""
     began = time.perf_counter()
     low, best = first
     order = count()
@@ -164,7 +164,7 @@ def steepest_cell(
 
 
 def _flattest_split(network: Network, phases: Phases) -> list[tuple[float, int, int, int]]:
-    """The unit whose two phases leave the smallest bounds of the gradient: (bound, layer, unit, phase) of both."""
+    """The unit whose two phases give the smallest gradient bounds: (bound, layer, unit, phase) of both phases."""
     best: list[tuple[float, int, int, int]] = []
     worth = math.inf
     for k, fixed in enumerate(phases):

@@ -1,4 +1,4 @@
-"""The exact local Lipschitz constant of small ReLU networks: the largest gradient norm of the cells in a ball."""
+"""The exact local Lipschitz constant of small ReLU networks: the largest gradient norm of linear pieces in a ball."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def exact_local_lipschitz(
 ) -> Exact:
     """max ||grad(f_c - f_j)(x)||_q over B_p(x0, radius), for p = 1, 2 or inf; the box is ignored.
 
-    search      "branching", or "program" for p = 1 and inf: a mixed-integer program, which is slower where inputs are
-                many, because it needs a binary number per gradient entry of unknown sign.
+    search      "branching", or for p = 1 and inf "program": a mixed-integer program, which is slower for large inputs,
+                because it needs a binary variable per gradient entry of unknown sign.
     Cells that reach less than a millionth of the radius into the ball do not count.
 
     >>> net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
@@ -72,7 +72,7 @@ def exact_local_lipschitz(
 
 
 def _sampled(network: Network) -> tuple[float, Array]:
-    """The steepest of many cells by chance: a first lower end, and a point of it."""
+    """The steepest of the cells of many random points: a first lower bound, and a point of the cell."""
     rows = torch.from_numpy(network.weights[0])
     points = starts(network.dim, SAMPLED, p=network.p, radius=1.0, seed=0, rows=rows).numpy()
     factor = np.ones((len(points), 1))
@@ -83,7 +83,7 @@ def _sampled(network: Network) -> tuple[float, Array]:
 
 
 def _largest_sum(network: Network, first: tuple[float, Array], *, seconds: float) -> tuple[float, float, Array]:
-    """The largest l1 norm: a sum of |g_i|, with a binary number for each entry whose sign is unknown."""
+    """The largest l1 norm of the gradient: a sum of |g_i|, with a binary variable for each entry of unknown sign."""
     known = bounds(network)
     encoding = encode(network, known)
     places, constants, low, high = slope_terms(network, known, encoding)
@@ -109,7 +109,7 @@ def _largest_sum(network: Network, first: tuple[float, Array], *, seconds: float
 
 
 def _largest_entry(network: Network, first: tuple[float, Array], *, seconds: float) -> tuple[float, float, Array]:
-    """The largest |g_i|: one linear objective per entry and sign, those with the largest bounds first."""
+    """The largest |g_i|: one linear objective per entry and sign, in order of decreasing bounds."""
     began = time.perf_counter()
     known = bounds(network)
     encoding = encode(network, known)
@@ -139,7 +139,7 @@ def _steepest(
     *,
     seconds: float,
 ) -> tuple[float, float, Array]:
-    """Maximise, and check that the cell found meets the ball; patterns whose cells do not are excluded in turn."""
+    """Maximise until the found cell intersects the ball; phase patterns whose cells do not are excluded in turn."""
     began = time.perf_counter()
     costs = np.zeros(len(encoding.program.low))
     costs[list(cost)] = list(cost.values())

@@ -1,9 +1,10 @@
 """The exact minimum distortion of small ReLU networks.
 
-An attack gives a first radius; the cell around its point gives the nearest adversarial point there. Then one question
-is asked again and again: is there an adversarial point in the ball that is smaller by the tolerance? A mixed-integer
-program answers it (p = 1 and inf), with bounds of the units for just that ball: a "yes" gives a nearer point, a "no" is
-the proof. Minimising the radius in the program itself is far slower, because the bounds must then hold for all radii.
+An attack finds an adversarial point, and a first radius is that of the nearest adversarial point in its cell (the
+linear piece around it). Then a mixed-integer program (p = 1 and inf) decides whether the ball that is smaller by the
+tolerance contains an adversarial point, with bounds of the units for just that ball. A "yes" gives a nearer point and
+the next question, a "no" completes the proof. Minimising the radius in the program itself is far slower, because the
+bounds must then hold for all radii.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ def exact_minimum_distortion(
     """min ||delta||_p with f_j(x + delta) >= f_c(x + delta) for a target j, for p = 1, 2 or inf; the box is ignored.
 
     image       one input, without a batch axis.
-    targets     a name such as "runner_up", or a list of classes per input, [[3, 5]]: the smallest over them is given.
+    targets     a name such as "runner_up", or a list of classes, [[3, 5]]; the result is the smallest distortion over
+                them.
     search      "program" (mixed-integer, the default for p = 1 and inf) or "branching" (the default for p = 2).
-    seconds     time limit; where it is reached, the distortion is only known to be between `low` and `high`.
+    seconds     time limit; if it is reached, the distortion is only known to lie between `low` and `high`.
 
     >>> plane = Classifier(torch.nn.Linear(2, 2).double())
     >>> with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The mixed-integer program of a ReLU network on the unit ball: one binary number per unit of unknown phase.
+"""The mixed-integer program of a ReLU network on the unit ball: one binary variable per unit of unknown phase.
 
 For a unit z with l <= z <= u, its output y and its phase a in {0, 1}: y >= z, y >= 0, y <= z - l (1 - a), y <= u a.
 A product h = a g of a phase and a number m <= g <= M likewise: m a <= h <= M a, g - M (1 - a) <= h <= g - m (1 - a).
@@ -32,7 +32,7 @@ class Program:
     caps: list[float] = field(default_factory=list)
 
     def variable(self, low: float, high: float, *, whole: bool = False) -> int:
-        """A new variable; its position."""
+        """Add a variable; returns its position."""
         self.low.append(low)
         self.high.append(high)
         self.whole.append(int(whole))
@@ -66,7 +66,7 @@ class Program:
 
 @dataclass
 class Encoding:
-    """Where a network's inputs, unit outputs and phases are in a program.
+    """Positions of a network's inputs, unit outputs and phases among the variables of a program.
 
     outputs     per hidden layer and unit, the position of its output; -1 where it is 0.
     phases      per hidden layer and unit, the position of its phase; -1 where the bounds fix it.
@@ -98,7 +98,7 @@ class Encoding:
 
 
 def encode(network: Network, known: Bounds) -> Encoding:
-    """Inputs in the unit ball and every hidden unit; the output layer is left to the caller."""
+    """A program with the inputs in the unit ball and all hidden units; the caller adds the output layer."""
     program = Program()
     if math.isinf(network.p):
         inputs = np.array([program.variable(-1.0, 1.0) for _ in range(network.dim)], np.intp)

@@ -1,8 +1,9 @@
-"""Dense multi-start maximisation over a ball, in float64: the reference where nothing exact exists.
+"""Dense multi-start maximisation over a ball, in float64: the reference for networks without an exact method.
 
-Every start ascends by itself, x <- P(x + step * direction), with the steepest direction of its norm; a step that does
-not raise its value is halved, one that does is lengthened, so values never fall. It finds local maxima to many digits
-and misses the global one only if no start lies in its basin: an answer is a lower bound of a maximum.
+Every start is moved by projected ascent, x <- P(x + step * direction), with the steepest direction of its norm. A step
+that does not increase the value is undone and halved, one that does is lengthened, so values never decrease. The ascent
+finds local maxima to many digits, and the global one unless no start lies in its basin. The result is a lower bound of
+the maximum.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def directions(gradients: torch.Tensor, p: float) -> torch.Tensor:
 def ascend(
     objective: Objective, offsets: torch.Tensor, *, p: float, radius: float, steps: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Climb from every row (n, d) of `offsets` within the ball around 0: the final rows and their values (n,)."""
+    """Projected ascent from every row (n, d) of `offsets` in the ball around 0: final rows and their values (n,)."""
     offsets = project(offsets, p, radius)
     values, slopes = _differentiated(objective, offsets)
     step = torch.full_like(values, 0.5 * radius)
@@ -93,7 +94,7 @@ def starts(
     """The centre, and points spread over the ball and its surface (n, d).
 
     rows    the first layer's matrix (h, d), if there is one: half of the points then lie on the surface in the space of
-            its rows, because a random direction of many dimensions moves none of few units by much.
+            its rows, because a random direction in many dimensions hardly changes any of a few units.
     """
     generator = torch.Generator().manual_seed(seed)
     spread = torch.randn(count, dim, dtype=torch.float64, generator=generator)
@@ -116,7 +117,7 @@ def starts(
 
 
 def first_rows(classifier: Classifier, x: torch.Tensor) -> torch.Tensor | None:
-    """The matrix of a network that begins with one, as it acts on inputs before any preprocessing (up to scale)."""
+    """The matrix of the first layer, if it is dense, with respect to inputs before preprocessing (up to scale)."""
     layers = layers_in_order(classifier.module)
     inner = [layer for layer in layers or () if not isinstance(layer, (nn.Flatten, nn.Identity))]
     if not inner or type(inner[0]) is not nn.Linear or inner[0].in_features != x.numel():
@@ -187,9 +188,9 @@ def dense_multistart_distortion(
 ) -> Exact:
     """The smallest ||delta||_p at which ascents of f_j - f_c reach 0, by bisection of the radius: an attack.
 
-    count, steps    ascents at each radius, and their length.
-    accuracy        relative, of the bisection.
-    `low` is 0: nothing is proved. `point` has the target's logit at or above the predicted one's, in float64.
+    count, steps    number of ascents at each radius, and steps of each.
+    accuracy        relative accuracy of the bisection.
+    `low` is 0: nothing is proved. At `point` the target's logit is at least that of the predicted class, in float64.
     """
     p = checked_norm(p)
     began = time.perf_counter()
@@ -225,7 +226,7 @@ def _shortest(
     seed: int,
     accuracy: float,
 ) -> torch.Tensor | None:
-    """The shortest offset below `limit` found at which `lead` reaches 0."""
+    """The shortest offset found, below `limit`, at which `lead` reaches 0."""
     dim, device = x.numel(), x.device
     values, slopes = _differentiated(lead, torch.zeros(1, dim, dtype=torch.float64, device=device))
     if float(values[0]) >= 0.0:
@@ -257,7 +258,7 @@ def _shortest(
 
 
 def checked_norm(p: float | str) -> float:
-    """1, 2 or inf."""
+    """The norm as a number; an error unless it is 1, 2 or inf."""
     value = parse_norm(p)
     if value not in (1.0, 2.0, math.inf):
         raise SettingError(f"p={p}: truth is known for p = 1, 2 and inf")

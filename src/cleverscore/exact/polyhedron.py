@@ -18,7 +18,7 @@ EMPTY = 1e-9  # a residual below this share says that the constraints contradict
 
 
 def nearest(matrix: Array, offset: Array, p: float) -> Array | None:
-    """argmin ||d||_p example to matrix @ d + offset >= 0; None if there is no such point.
+    """argmin ||d||_p subject to matrix @ d + offset >= 0; None if there is no such point.
 
     >>> nearest(np.array([[3.0, 4.0]]), np.array([-5.0]), 2.0)
     array([0.6, 0.8])
@@ -59,7 +59,7 @@ def _linear_l1(matrix: Array, offset: Array) -> Array | None:
 
 
 def _linear_linf(matrix: Array, offset: Array) -> Array | None:
-    """d = u - t with 0 <= u <= 2 t."""
+    """The linf case as a linear program: d = u - t with 0 <= u <= 2 t; minimise t."""
     dim = matrix.shape[1]
     cost = np.r_[np.zeros(dim), 1.0]
     rows = np.hstack([-matrix, matrix.sum(1, keepdims=True)])

@@ -1,7 +1,7 @@
 """A fully connected ReLU network around one input, in float64, on the unit ball: x = x0 + radius * d, ||d||_p <= 1.
 
-Phases say which side of zero a hidden unit is on: 1 active, -1 inactive, 0 not fixed. Bounds are linear functions of d
-that enclose every unit on the ball, found by going backward through the layers with each ReLU between two lines
+The phase of a hidden unit is 1 if it is active, -1 if inactive, 0 if not fixed. Bounds are linear functions of d that
+enclose every unit on the ball; they are propagated backward through the layers, with each ReLU bounded by two lines
 (Zhang et al., "Efficient Neural Network Robustness Certification with General Activation Functions", 2018).
 """
 
@@ -68,7 +68,7 @@ class Network:
         return found
 
     def phases(self, point: Array) -> Phases:
-        """On which side of zero each hidden unit is at one point d."""
+        """The phase of each hidden unit at one point d."""
         return tuple(np.where(z[0] > 0.0, 1, -1).astype(np.int8) for z in self.layers(point[None])[:-1])
 
     def affine(self, phases: Phases) -> tuple[list[Array], list[Array]]:
@@ -81,13 +81,13 @@ class Network:
         return matrices, offsets
 
     def free(self) -> Phases:
-        """No unit fixed."""
+        """Phases in which no unit is fixed."""
         return tuple(np.zeros(len(bias), np.int8) for bias in self.biases[:-1])
 
     def projected(self) -> tuple[Network, Array]:
-        """The network on its first layer's row space, which is all that matters in l2, and an orthonormal basis of it.
+        """The same network on the row space of its first layer, for l2, and an orthonormal basis of this space.
 
-        Fewer inputs z, same norms: d = basis @ z.
+        It has fewer inputs z with d = basis @ z, and the same norms.
         """
         if self.p != 2.0 or self.weights[0].shape[0] >= self.dim or not self.depth:
             return self, np.eye(self.dim)
@@ -96,7 +96,7 @@ class Network:
 
 
 def read(classifier: Classifier, image: torch.Tensor, p: float) -> Network:
-    """The weights of a classifier, with its preprocessing, around `image`; refuses all but Linear and ReLU in turn."""
+    """The network of a classifier and its preprocessing, around `image`; an error unless Linear and ReLU alternate."""
     layers = layers_in_order(classifier.module)
     kinds = [layer for layer in layers or [] if not isinstance(layer, _SKIPPED)]
     right = all(type(layer) is (nn.ReLU if k % 2 else nn.Linear) for k, layer in enumerate(kinds))
@@ -126,7 +126,7 @@ class Bounds:
     """Enclosures on the ball under given phases: low[k] <= z_k <= high[k], and linear functions of d around z_k.
 
     lower, upper    per layer, (matrix, offset) with lower <= z_k <= upper on the ball.
-    influence       per hidden layer, how much of the last output's lower bound is lost by not knowing a unit's phase.
+    influence       per hidden layer, how much each unit's unknown phase loosens the lower bound of the last output.
     possible        False where the phases contradict the bounds.
     """
 
@@ -139,7 +139,7 @@ class Bounds:
 
     @property
     def phases(self) -> Phases:
-        """Units that the bounds or the given phases fix."""
+        """The phases of units that are fixed by the bounds or by the given phases."""
         return tuple(
             np.where(low >= 0.0, 1, np.where(high <= 0.0, -1, 0)).astype(np.int8)
             for low, high in zip(self.low[:-1], self.high[:-1], strict=True)
@@ -147,7 +147,7 @@ class Bounds:
 
 
 def bounds(network: Network, phases: Phases | None = None) -> Bounds:
-    """Bounds of all layers on the unit ball, those of deeper layers through those of the layers before."""
+    """Bounds of all layers on the unit ball, layer by layer."""
     phases = network.free() if phases is None else phases
     q = dual_exponent(network.p)
     lows: list[Array] = []
@@ -174,7 +174,7 @@ def bounds(network: Network, phases: Phases | None = None) -> Bounds:
 def _backward(
     network: Network, lows: Sequence[Array], highs: Sequence[Array], k: int, *, sign: float
 ) -> tuple[tuple[Array, Array], list[Array]]:
-    """A linear function of d below (sign 1) or above (sign -1) z_k, and what each unit's relaxation costs."""
+    """A linear function of d below (sign 1) or above (sign -1) z_k, and how much each unit's relaxation loosens it."""
     matrix, offset = sign * network.weights[k], sign * network.biases[k]
     costs: list[Array] = []
     for j in reversed(range(k)):

@@ -1,4 +1,4 @@
-"""Exact: a number with the two ends of its proof."""
+"""Exact: a value with a proved lower and upper bound."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ BRANCHING, PROGRAM = "branching", "program"
 
 @dataclass(frozen=True)
 class Exact:
-    """The answer of a search that covers everything.
+    """The result of an exhaustive search: a value with proved bounds.
 
-    value       what was found and checked at `point` in float64: `high` of a minimum, `low` of a maximum.
-    low, high   the proof: the true value lies between, up to the solver's tolerance.
-    target      the class that attains it.
-    point       where it is attained, of the image's shape: the nearest adversarial input, or the centre of the steepest
-                cell.
+    value       the value at `point`, checked in float64: `high` of a minimum, `low` of a maximum.
+    low, high   proved bounds: the true value lies between them, up to the solver's tolerance.
+    target      the class for which the value is attained.
+    point       where the value is attained, in the image's shape: the nearest adversarial input, or the centre of the
+                steepest cell.
     """
 
     value: float
@@ -34,12 +34,12 @@ class Exact:
 
     @property
     def closed(self) -> bool:
-        """Whether both ends meet; False where the time ran out first."""
+        """Whether the bounds agree; False if the time limit ended the search."""
         return math.isfinite(self.high) and self.high - self.low <= 3.0 * TOLERANCE * abs(self.high)
 
 
 def checked_search(search: str, p: float) -> str:
-    """How to search: branch and bound for any norm, or a mixed-integer program for the linear ones."""
+    """The search, checked: "branching" for any norm, or "program" (mixed-integer) for p = 1 and inf."""
     if search not in (BRANCHING, PROGRAM):
         raise SettingError(f"search={search!r}: choose '{BRANCHING}' or '{PROGRAM}'")
     if search == PROGRAM and p == 2.0:

@@ -46,29 +46,32 @@ def clever(
 
     images      (n, *input_shape), in the classifier's input units.
     p           the norm: any p >= 1, or "inf".
-    targets     "untargeted" (the smallest over all other classes), "runner_up", "least_likely", "random", "all", or one
-                list of classes per input.
-    radius      of the ball; default 5, as in the paper. "auto": 5 in l2, 0.3 in linf, times the width of the bounds.
-    blocks, block_size      N_b and N_s: every block is `block_size` fresh points; their maxima are fit.
-    method      "paper", "released-code": the sampling and the fit of the code that the authors published, or "sharp":
-                how far the margin can fall across shells around the input, by search (docs/sharp.md), where blocks,
-                block_size and tolerance have no meaning; "slope": slopes between pairs of points, without gradients;
-                "second-order": curvatures, for smooth networks and p = 2; or an estimator of your own, as an object or
-                as "package.module:attribute" (docs/extend.md).
-    tolerance   stop early where the score will hardly move by more than this share (0.05; docs/speed.md), and give no
-                more blocks to targets that cannot have the smallest score. 0 does only the latter. Default: all blocks
-                for all targets. Sharp has no use for it.
-    budget      end after so many gradients in all (2_000_000), or so much time ("90s", "10m", "2h"), but not before 10
-                blocks of each input.
-    penalty     weight of (scale / range)^2 in the tail fit; default 0.01, that of the authors' program. It keeps the
-                end-point of Gumbel-like maxima finite and so makes such scores larger; 0 is the plain likelihood.
-    ids         the row of each input in its data, default 0..n-1; a block's points depend on (seed, id, norm, block).
-    region      "ball": every point of the ball counts, also outside the valid inputs (the paper's). "box": only moves
-                that keep the input within the classifier's bounds count, which gives larger scores for inputs at the
-                bounds, such as black and white pixels. "released-code" clips its points to the bounds in either.
+    targets     "untargeted" (the smallest score over all other classes), "runner_up", "least_likely", "random", "all",
+                or one list of classes per input.
+    radius      radius of the ball; default 5, as in the paper. "auto": 5 in l2, 0.3 in linf, times the width of the
+                bounds.
+    blocks, block_size      N_b and N_s: every block has `block_size` fresh points; a tail is fitted to the largest
+                            norms of the blocks.
+    method      "paper"; "released-code": sampling and fit of the code that the authors published; "sharp": a search for
+                the largest decreases of the margin around the input (docs/sharp.md), which does not use blocks,
+                block_size and tolerance; "slope": slopes between pairs of points, without gradients; "second-order":
+                curvatures, for smooth networks and p = 2; or your own estimator, as an object or as
+                "package.module:attribute" (docs/extend.md).
+    tolerance   stop early where more blocks would hardly change the score by more than this share (0.05;
+                docs/speed.md), and draw no more blocks for targets that cannot have the smallest score. 0 does only the
+                latter. Default: all blocks for all targets. "sharp" ignores it.
+    budget      end after this many gradients in total (2_000_000), or after this time ("90s", "10m", "2h"), but not
+                before 10 blocks of each input.
+    penalty     weight of the penalty (scale / range)^2 in the tail fit; default 0.01, as in the authors' program. It
+                keeps the end-point of Gumbel-like maxima finite and so makes their scores larger; 0 is the plain
+                likelihood.
+    ids         the row of each input in its data set, default 0..n-1; random points depend on (seed, id, norm, block).
+    region      "ball": every point of the ball counts, also points that are no valid inputs (as in the paper). "box":
+                only points within the classifier's bounds count, which gives larger scores for inputs at the bounds,
+                such as black and white pixels. "released-code" clips its points to the bounds in either region.
     chunk_size  points per forward pass; default: what memory and cache allow.
     workers     threads; default: one per core.
-    progress    a progress bar on stderr; default: if stderr is a terminal.
+    progress    whether to show a progress bar on stderr; default: only if stderr is a terminal.
 
     >>> import torch
     >>> scores = clever(Classifier(torch.nn.Linear(4, 3)), torch.rand(2, 4), p=2, blocks=20, block_size=8)
@@ -128,8 +131,9 @@ def second_order_clever(
 ) -> Scores:
     """Second-order CLEVER scores of a batch, p = 2: the root of margin - slope r - K r^2 / 2, at most the radius.
 
-    `clever` with method="second-order" and fewer points, since one costs 5 to 20 Hessian-vector products per target.
-    In the rows `lipschitz` holds K, the end-point of the sampled curvatures, and `gradients` the number of points.
+    The same as `clever` with method="second-order", but with fewer points by default, since a point costs 5 to 20
+    Hessian-vector products per target. In result rows, `lipschitz` is K, the end-point of the sampled curvatures, and
+    `gradients` is the number of points.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))

@@ -1,4 +1,4 @@
-"""What a run will cost, from a short probe: seconds, gradients, memory."""
+"""The cost of a run, estimated by a short measurement: seconds, gradients, memory."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ BACKWARD_SHARE = 1.0
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run takes at most: adaptive sampling and ascents stop earlier.
+    """The largest cost of a run; adaptive sampling and searches may stop earlier.
 
     gradients   margin gradients: points times targets.
-    memory      bytes for points, activations and gradients of all workers, weights and libraries left aside.
-    inputs      how many inputs; a part where some of an input's blocks are there already.
+    memory      bytes for points, activations and gradients of all workers, without weights and libraries.
+    inputs      number of inputs; an input of which some blocks are already stored counts as a fraction.
     """
 
     seconds: float
@@ -81,7 +81,7 @@ def estimate_for(ready: Prepared, examples: Sequence[Example]) -> Estimate:
 
 
 def total(parts: Sequence[Estimate]) -> Estimate:
-    """What all parts together take."""
+    """The sum of several estimates."""
     return replace(
         parts[0],
         seconds=sum(part.seconds for part in parts),
@@ -91,7 +91,7 @@ def total(parts: Sequence[Estimate]) -> Estimate:
 
 
 def _seconds_per_point(ready: Prepared, example: Example, most: int) -> float:
-    """Time of a point with all its targets; for many targets it follows from one and a few."""
+    """Seconds per point with all its targets; for many targets it is extrapolated from one and from a few targets."""
     count = len(example.targets)
     if count <= PROBED_TARGETS:
         return _measured(ready, example, most)
@@ -105,7 +105,7 @@ def _seconds_per_point(ready: Prepared, example: Example, most: int) -> float:
 
 
 def _measured(ready: Prepared, example: Example, most: int) -> float:
-    """Seconds per point, from gradients at a growing number of points."""
+    """Seconds per point, measured with a growing number of points until the time is long enough."""
     points = min(ready.workers * ready.chunk_size, most)
     # The first points pay for threads, memory and kernels that later ones find ready.
     took = ready.probe(example, points)
@@ -128,9 +128,9 @@ def estimate(
     progress: bool | None = None,
     **settings: Any,
 ) -> Estimate:
-    """What `clever` with the same arguments will cost at most, from about a second of probing.
+    """The largest cost of `clever` with the same arguments, estimated from about a second of computation.
 
-    A tolerance and a budget end earlier than that; a progress bar is not shown.
+    With a tolerance or a budget, `clever` may end earlier. No progress bar is shown.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Softplus(), torch.nn.Linear(4, 3))

@@ -1,4 +1,4 @@
-"""Is every score at least so large? A sequential answer that stops as soon as it is clear."""
+"""decide(): is every score at least a threshold? Sampling stops as soon as the answer is clear."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from cleverscore.scores.text_table import number
 class Decision:
     """Whether every input's score is at least the threshold.
 
-    scores          of the inputs that were looked at; after the first that fails no others are begun.
-    failed          the inputs that fail: their score is below the threshold, or they have none.
+    scores          scores of the inputs that were measured; after the first input that fails no other is started.
+    failed          the inputs whose score is below the threshold or missing.
     misclassified   inputs whose label is not predicted, which fail without being scored.
-    gradients, full_gradients   what it took, and what all blocks for all targets of all inputs would have taken.
+    gradients, full_gradients   gradients that were computed, and those of all blocks for all targets of all inputs.
     """
 
     at_least: float
@@ -39,7 +39,7 @@ class Decision:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed."""
+        """Whether no input failed."""
         return not self.failed and not self.misclassified
 
     def __bool__(self) -> bool:
@@ -86,13 +86,13 @@ def decide(
     chunk_size: int | None = None,
     workers: int | None = None,
 ) -> Decision:
-    """Whether the score of every input is at least `at_least`, with as few gradients as that takes.
+    """Decide whether the score of every input is at least `at_least`, with as few gradients as possible.
 
-    Blocks are drawn in rounds of 32, 64, 128, ... After each, an input is decided where the interval of its score is on
-    one side of the threshold, or where the score lies so far from it that the score after all blocks will be on the
-    same side: three standard deviations of the scores that random halves of the blocks give. The first input that fails
-    ends it. The other arguments are those of `clever`; with `labels`, a misclassified input counts as 0 and fails,
-    unless `exclude_misclassified` leaves such inputs out.
+    After 32, 64, 128, ... blocks, an input is decided if the interval of its score is on one side of the threshold, or
+    if the score is at least three standard deviations away from the threshold; the standard deviation is that of scores
+    from random halves of the blocks. The first input that fails ends the computation. The other arguments are those of
+    `clever`; with `labels`, a misclassified input counts as 0 and fails, unless `exclude_misclassified` leaves such
+    inputs out.
 
     >>> import torch
     >>> decide(Classifier(torch.nn.Linear(4, 3)), torch.rand(2, 4), at_least=0.0).passed

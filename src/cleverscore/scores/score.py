@@ -65,7 +65,7 @@ COLUMNS = [
 
 @dataclass(frozen=True)
 class Tail:
-    """What the maxima of one target say: the fit, the ends of the end-point's interval, and the K-S test."""
+    """Statistics of the maxima of one target: the fit, the interval of the end-point, and the K-S test."""
 
     fit: TailFit
     end_low: float
@@ -76,20 +76,21 @@ class Tail:
 
 @dataclass(frozen=True)
 class Score:
-    """CLEVER of one input against one target class, or the smallest over its targets.
+    """The score of one input for one target class, or the smallest score over several targets.
 
-    rule        how measurements became this score: the method, the norm, the radius, the level.
+    rule        how the score was computed from measurements: the method, the norm, the radius, the level.
     value       min(margin / lipschitz, radius); NaN where a gradient was not finite.
-    low, high   interval of `value` at the rule's level: statistical error of the end-point, no certificate. Where the
-                outcome says that the law is not to be relied on, `low` is 0 and `high` is margin / sample maximum.
-    lipschitz   the constant used: the fitted end-point, or the sample maximum where nothing can be extrapolated.
-    maxima      the block maxima behind it.
-    fit         the tail fit; None where the method fits none.
-    profile     the radial profile of a method that searches; None where it fits a tail. Then `lipschitz` is the mean
-                slope, and `low` is what more search would leave of the score.
-    upper       distance of the nearest other class that the method itself met; NaN where it looks for none, infinite
-                where it met none.
-    slope       the gradient norm at the input, where the maxima are of curvatures (second-order scores); else None.
+    low, high   interval of `value` at the rule's level; it covers the statistical error of the end-point and is no
+                certificate. Where the outcome says that the fit is unreliable, `low` is 0 and `high` is margin / sample
+                maximum.
+    lipschitz   the Lipschitz constant used: the fitted end-point, or the sample maximum where there is no fit.
+    maxima      the block maxima.
+    fit         the tail fit; None for methods without one.
+    profile     the radial profile of a method that searches, else None. With a profile, `lipschitz` is the mean slope,
+                and `low` is the smallest score that a longer search would probably give.
+    upper       distance of the nearest point of another class that the method found; infinite if it found none, NaN if
+                it does not search for one.
+    slope       the gradient norm at the input, for second-order scores, whose maxima are curvatures; else None.
     """
 
     input: int
@@ -144,9 +145,9 @@ class Score:
         return self.fit is not None and self.low == 0.0 < self.value
 
     def with_constant(self, constant: float) -> float:
-        """The score that another constant would give.
+        """The score that another Lipschitz constant would give.
 
-        constant    an end-point of the maxima: a Lipschitz constant, or a curvature where there is a slope.
+        constant    an end-point of the maxima: a Lipschitz constant, or a curvature for second-order scores.
         """
         return _converted(self.margin, constant, self.slope, self.rule.limit)
 
@@ -157,7 +158,7 @@ class Score:
 
     @property
     def counted(self) -> float:
-        """What the score counts in medians, shares, gates and comparisons: 0 where the input is misclassified."""
+        """The value of the score in medians, shares, gates and comparisons: 0 if the input is misclassified."""
         return 0.0 if self.correct is False else self.value
 
     @property
@@ -187,7 +188,7 @@ class Score:
 
 
 def fit_tails(measurements: Sequence[Measurements], rule: ScoreRule) -> list[list[Tail]]:
-    """Fit every (input, target) in batches of equal blocks; nothing for inputs with profiles."""
+    """Fit the tails of all (input, target) pairs, in batches of equal size; inputs with profiles have none."""
     alike: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for i, item in enumerate(measurements):
         for t in range(0 if item.profiles else len(item.targets)):
@@ -212,7 +213,7 @@ def fit_tails(measurements: Sequence[Measurements], rule: ScoreRule) -> list[lis
 def score_from(
     measurements: Sequence[Measurements], rule: ScoreRule, known: Sequence[Sequence[Tail]] | None = None
 ) -> Scores:
-    """Derive all scores; `known` holds the tails of the measurements where they were fitted before.
+    """Compute all scores from measurements; `known` has the tails that were fitted before.
 
     An untargeted rule adds a row per input: the smallest score over its targets (Algorithm 2).
     """
@@ -273,9 +274,9 @@ def _score(item: Measurements, t: int, rule: ScoreRule, kind: str, tail: Tail) -
 
 
 def new_unchecked(kind: type[Created], **fields: Any) -> Created:
-    """A frozen dataclass with all its fields, in a tenth of the time that its own constructor takes.
+    """Make a frozen dataclass from all its fields, in a tenth of the time of its constructor.
 
-    A large run has hundreds of thousands of them.
+    A large run has hundreds of thousands of scores.
     """
     created = object.__new__(kind)
     object.__setattr__(created, "__dict__", fields)
@@ -283,12 +284,12 @@ def new_unchecked(kind: type[Created], **fields: Any) -> Created:
 
 
 def replace_unchecked(score: Score, **fields: Any) -> Score:
-    """`replace` in a fraction of its time, for the same reason."""
+    """The same as `dataclasses.replace`, in a fraction of the time."""
     return new_unchecked(Score, **{**score.__dict__, **fields})
 
 
 def _profile_score(item: Measurements, t: int, rule: ScoreRule, kind: str) -> Score:
-    """The radius at which the falls across shells add up to the margin."""
+    """The score from a radial profile: the radius at which the decreases across shells add up to the margin."""
     profile = item.profiles[t]
     outcome = FitOutcome(profile.outcome)
     known = outcome is not FitOutcome.NOT_FINITE
@@ -305,7 +306,7 @@ def _profile_score(item: Measurements, t: int, rule: ScoreRule, kind: str) -> Sc
 
 
 def _converted(margin: float, constant: float, slope: float | None, limit: float) -> float:
-    """The score of an end-point: margin / constant, or with a slope the root of second-order scores; at most `limit`.
+    """The score for an end-point, at most `limit`: margin / constant, or with a slope the second-order root.
 
     >>> _converted(1.0, 4.0, None, 5.0), _converted(1.0, 4.0, 1.0, 5.0), _converted(1.0, -1.0, 1.0, 5.0)
     (0.25, 0.5, 5.0)
@@ -326,7 +327,7 @@ def _converted(margin: float, constant: float, slope: float | None, limit: float
 
 
 def _smallest(scores: Sequence[Score]) -> Score:
-    """The smallest score with the interval of the minimum; a target without a score leaves none for the input."""
+    """The smallest score over targets, with its interval; NaN if the score of any target is NaN."""
     if len(scores) == 1:
         return scores[0]
     unknown = [score for score in scores if math.isnan(score.value)]
@@ -347,12 +348,12 @@ def _smallest(scores: Sequence[Score]) -> Score:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of a batch: `scores[i]` is input i's (its smallest over targets), `rows` holds every target's.
+    """Scores of a batch: `scores[i]` is the score of input i (the smallest over its targets), `rows` has all targets.
 
-    rows                every (input, target), and untargeted scores before those of their targets.
+    rows                the score of every (input, target); an untargeted score comes before those of its targets.
     per_input           the score of each input.
     values, low, high   arrays, one entry per input.
-    class_names         what tables call the classes, where their names are known.
+    class_names         names of the classes for tables, where known.
     """
 
     rows: tuple[Score, ...]
@@ -391,11 +392,11 @@ class Scores:
 
     @property
     def upper(self) -> Array:
-        """Distance of the nearest other class that the method itself met; NaN where it looks for none."""
+        """Distance of the nearest point of another class that the method found; NaN if it does not search for one."""
         return self._array("upper")
 
     def to_frame(self) -> pandas.DataFrame:
-        """One row per (input, target), columns as documented; untargeted scores are rows of their own."""
+        """A data frame with one row per (input, target) and one per untargeted score; columns as in docs/symbols.md."""
         import pandas
 
         frame: pandas.DataFrame = pandas.DataFrame([score.row() for score in self.rows], columns=COLUMNS)
@@ -405,7 +406,7 @@ class Scores:
         return self._with_summary(scores_table(self.per_input, class_names=self.class_names))
 
     def every_target(self) -> str:
-        """The table with a line per target class instead of one per input, and why no more was drawn for each."""
+        """The table with one line per target class instead of one per input, and why sampling stopped for each."""
         single = [score for score in self.rows if not takes_smallest(score.target_kind)]
         return self._with_summary(scores_table(single, class_names=self.class_names, stops=True))
 

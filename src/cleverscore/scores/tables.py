@@ -1,4 +1,4 @@
-"""Scores in words: the table, and what a reader should know before relying on it."""
+"""Scores as text: the table, and remarks on how reliable the scores are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_NAMED = 5  # inputs whose numbers a remark lists
 
 
 def elimination_summary(rows: Sequence[Score]) -> str:
-    """How many targets were still in at the end, and what took the others out."""
+    """How many targets were not eliminated, and why the others were."""
     rivals = [score for score in rows if score.target_kind == "all"]
     reasons = Counter(score.stopped for score in rivals)
     out = {reason: count for reason, count in reasons.items() if is_eliminated(reason)}
@@ -37,14 +37,14 @@ def elimination_summary(rows: Sequence[Score]) -> str:
 
 
 def could_eliminate(rows: Sequence[Score]) -> bool:
-    """Whether rivals got all blocks, so that elimination would have left some out."""
+    """Whether all targets got all blocks, so that elimination (a tolerance) could have saved some."""
     rivals = [score for score in rows if score.target_kind == "all"]
     inputs = len({(score.input, score.p) for score in rivals})
     return len(rivals) > inputs and all(score.stopped == StopReason.ALL_BLOCKS for score in rivals)
 
 
 def class_word(names: Sequence[str] | None, number: int | None) -> str:
-    """A class as tables write it: its name, cut where it is long, or its number.
+    """A class as text for tables: its name, shortened if it is long, or its number.
 
     >>> class_word(["cat", "Alaskan Malamute"], 1), class_word(None, 3), class_word(["cat"], None)
     ('Alaskan Mal.', '3', '-')
@@ -58,12 +58,12 @@ def class_word(names: Sequence[str] | None, number: int | None) -> str:
 
 
 def label_word(score: Score, names: Sequence[str] | None) -> str:
-    """The label of an input, with a star where the model says otherwise."""
+    """The label of an input, with a star if the model predicts another class."""
     return class_word(names, score.label) + (" *" if score.correct is False else "")
 
 
 def scores_table(scores: Sequence[Score], *, class_names: Sequence[str] | None = None, stops: bool = False) -> str:
-    """One line per score: what was predicted, the class, the score and its interval, the fit; `stops`: what it took."""
+    """A table with one line per score: classes, score, interval, fit; with `stops` also blocks and stop reason."""
     labelled = any(score.label is not None for score in scores)
     fitted = any(score.fit is not None for score in scores)
     headers = [
@@ -108,18 +108,18 @@ def scores_table(scores: Sequence[Score], *, class_names: Sequence[str] | None =
 
 
 def score_words(score: Score) -> str:
-    """The score, with >= where it is the radius and ~ where its fit is not to be relied on."""
+    """The score as text, with >= if it is capped at the radius and ~ if its fit is unreliable."""
     return (">=" if score.capped else "") + ("~" if score.outcome in DOUBTFUL else "") + number(score.value)
 
 
 def interval_heading(scores: Sequence[Score]) -> str:
-    """What a column of intervals is called: "95% interval"."""
+    """The heading of a column of intervals: "95% interval"."""
     levels = sorted({100 * score.rule.level for score in scores})
     return f"{' and '.join(f'{level:g}%' for level in levels)} interval"
 
 
 def interval_words(score: Score) -> str:
-    """The interval of a score; where it has no lower limit, what the score is at most; "-" where nothing is fitted."""
+    """The interval of a score as text: "at most ..." without a lower limit, "-" for methods without a fit."""
     if score.fit is None:
         return "-"
     return f"at most {number(score.high)}" if score.open_below else f"{number(score.low)} .. {number(score.high)}"
@@ -131,7 +131,7 @@ def below_the_table(scores: Sequence[Score], rows: Sequence[Score]) -> list[str]
 
 
 def summary(scores: Sequence[Score], *, could_eliminate: bool = False) -> str:
-    """Mean and median per norm, then one sentence of advice for each outcome that is not plain."""
+    """Mean and median per norm, then one sentence of advice for each outcome other than `ok`."""
     lines = []
     for p in sorted({score.p for score in scores}):
         values = np.array([score.counted for score in scores if score.p == p])
@@ -148,7 +148,7 @@ def summary(scores: Sequence[Score], *, could_eliminate: bool = False) -> str:
 
 
 def remarks(scores: Sequence[Score], *, could_eliminate: bool = False, fits: bool = True) -> list[str]:
-    """One sentence of advice for each outcome that is not plain; `fits`: the table tells intervals and fits."""
+    """One sentence of advice for each outcome other than `ok`; `fits`: whether the table shows intervals and fits."""
     lines = []
     wrong = len({score.input for score in scores if score.correct is False})
     if wrong:
