@@ -1,13 +1,11 @@
 """Second-order CLEVER: the margin's slope at the input and its largest downward curvature in the ball, p = 2.
 
 By Taylor's theorem, for every x with ||x - x0||_2 = r inside the ball,
-    g(x) >= g(x0) - ||grad g(x0)||_2 r - K r^2 / 2,   K = max over the ball of the largest eigenvalue of -Hessian(g), so
-                                                      the class cannot change before the right side reaches 0 (Weng et
-                                                      al., "On extensions of CLEVER", 2018, with the spectral norm for
-                                                      K). Only downward curvature brings the margin to 0 sooner, so the
-                                                      signed eigenvalue is a valid bound, and never larger than the
-                                                      spectral norm. K is estimated like CLEVER's constant: block maxima
-                                                      at sampled points, and the end-point of their tail.
+    g(x) >= g(x0) - ||grad g(x0)||_2 r - K r^2 / 2,   K = max over the ball of the largest eigenvalue of -Hessian(g),
+so the class cannot change before the right side reaches 0 (Weng et al., "On extensions of CLEVER", 2018, with the
+spectral norm for K). Only downward curvature brings the margin to 0 sooner, so the signed eigenvalue is a valid bound,
+and never larger than the spectral norm. K is estimated like CLEVER's constant: block maxima at sampled points, and the
+end-point of their tail.
 """
 
 from __future__ import annotations

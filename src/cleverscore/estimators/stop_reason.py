@@ -1,4 +1,4 @@
-"""Why the work on a target ended: the values of the column `stopped`, each with one sentence."""
+"""Why sampling or search stopped for a target: the values of the column `stopped`, each with one sentence."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from enum import Enum
 
 
 class StopReason(str, Enum):
-    """Why no more was drawn or searched for a target.
+    """Why sampling or search stopped for a target: a value of the column `stopped`.
 
-    An estimator of your own may give other words in their place.
+    Your own estimator may use other texts instead.
 
     >>> print(StopReason.BUDGET, "-", StopReason.BUDGET.sentence)
     budget used up - The budget ended before all was drawn or searched.
@@ -19,7 +19,7 @@ class StopReason(str, Enum):
     sentence: str
 
     def __new__(cls, value: str, sentence: str) -> StopReason:
-        """A reason with its sentence beside it; the value is what tables and stores hold."""
+        """A reason with its sentence; the value is the text in tables and stores."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.sentence = sentence
