@@ -52,7 +52,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, package_name="cleverscore")
 def program() -> None:
-    """CLEVER: how far an input must be moved before a neural network changes its mind, without attacking it.
+    """CLEVER: how far an input must be moved before a neural network changes its class, without attacking it.
 
     Start with:  cleverscore demo
     """
@@ -226,7 +226,7 @@ def export(run: Path, form: str, out: Path | None) -> None:
 @click.argument("data", required=False)
 @_model_options
 def inspect(model: str, data: str | None, **options: Any) -> None:
-    """Say what was understood of MODEL: classes, input, box, preprocessing, layers; accuracy and cost on DATA."""
+    """Describe MODEL: classes, input, box, preprocessing, layers; accuracy and cost on DATA."""
     from cleverscore.loading.dataset import open_data
     from cleverscore.loading.models import load_model
     from cleverscore.reporting.inspection import describe

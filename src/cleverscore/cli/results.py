@@ -1,4 +1,4 @@
-"""Commands that show and judge the results of runs: report, compare, gate."""
+"""Commands on the results of runs: report, compare, gate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXCLUDE = click.option(
 
 
 def note(text: str) -> None:
-    """A line for people, on stderr."""
+    """Print a line on stderr."""
     click.echo(text, err=True)
 
 
@@ -121,8 +121,8 @@ def gate(
 ) -> None:
     """Check RUN against thresholds, for a release pipeline: exit code 0 if none fails, 1 if one does, 2 for bad input.
 
-    A threshold is for every norm (0.3) or for one (inf=0.02). Each check ends as PASS, FAIL or UNDECIDED, where the
-    inputs do not tell; --strict fails these as well. Misclassified inputs count as 0.
+    A threshold is for every norm (0.3) or for one (inf=0.02). The result of a check is PASS, FAIL, or UNDECIDED if the
+    inputs do not decide it; --strict makes UNDECIDED fail. Misclassified inputs count as 0.
     """
     from cleverscore.reporting.gate import (
         Result,

@@ -1,4 +1,4 @@
-"""What the command `score` does: check everything, then compute into the run directory, then print."""
+"""The command `score`: check everything, then compute into the run directory, then print."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _study(
     limit: int | None, correct_only: bool, skip_misclassified: bool, radii: tuple[str, ...],
     default: float | str | None, **settings: Any,
 ) -> Study:  # fmt: skip
-    """The study that is asked for, with a word on what looks odd."""
+    """The study that the options describe; prints a note on anything that looks wrong."""
     from cleverscore.inputs.radius import box_width
     from cleverscore.loading.dataset import open_data
     from cleverscore.loading.models import load_model
@@ -126,7 +126,7 @@ def _study(
 
 
 def _unused_options(study: Study) -> dict[str, list[str]]:
-    """Options on the command line that a method does not use, by its name; nothing where another method uses them."""
+    """Given options that no method of the run uses, by the name of the method."""
     estimators = {settings.estimator.name: settings.estimator for settings in study.settings.values()}
     common = set.intersection(*(set(estimator.unused) for estimator in estimators.values()))
     given = [f"--{name.replace('_', '-')}" for name in sorted(common) if _was_given(name)]
@@ -134,7 +134,7 @@ def _unused_options(study: Study) -> dict[str, list[str]]:
 
 
 class Limit(click.ParamType[int | str]):
-    """A number of inputs, or the word all."""
+    """A command-line value: a number of inputs, or the word "all"."""
 
     name = "number"
 
@@ -144,14 +144,14 @@ class Limit(click.ParamType[int | str]):
 
 
 def _limit(limit: int | str | None, plan: Preset, index: str | None) -> int | None:
-    """How many inputs are scored at most: what was asked for, or the preset's number where no rows are named."""
+    """The largest number of inputs: the option's, or without rows by --index the preset's."""
     if limit is None:
         return plan.inputs if index is None else None
     return None if isinstance(limit, str) else limit
 
 
 def _remember_selection(store: Store, correct_only: bool) -> None:
-    """Keep that inputs were chosen by being classified correctly; a run grows by inputs chosen in the same way."""
+    """Store whether inputs were chosen by --correct-only; a run is extended only by inputs chosen in the same way."""
     from cleverscore.errors import StoreError
 
     meta, words = store.meta, "inputs that the model classifies correctly, no others"
@@ -166,12 +166,12 @@ def _remember_selection(store: Store, correct_only: bool) -> None:
 
 
 def _given(names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Attacks or certificates that were asked for, "none" among them or not; None where nothing was said of them."""
+    """The attacks or certificates given as options, [] for "none"; None without such options."""
     return tuple(name for name in names if name != "none") if names else None
 
 
 def _possible(study: Study, certificates: tuple[str, ...]) -> tuple[str, ...]:
-    """The preset's certificates that the network allows."""
+    """The preset's certificates that the layers of the network allow."""
     from cleverscore.certificates.certify import why_not
 
     found = {name: why_not(study.classifier, study.examples[0].x, name) for name in certificates}
@@ -182,7 +182,7 @@ def _possible(study: Study, certificates: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _doubts(study: Study, source: Source) -> list[str]:
-    """Signs that data and model do not belong together, before time is spent on them."""
+    """Print a warning if data and model do not seem to belong together, before the computation starts."""
     from cleverscore.inputs.radius import LARGEST_USUAL_INPUT, looks_like_bytes
     from cleverscore.reporting.inspection import near_chance
 
@@ -224,7 +224,7 @@ def _compute(
     study: Study, store: Store, wanted: Bounds, place: Executor, *, chunk_size: int | None, threads: int | None,
     shard_seconds: float, preset: str,
 ) -> tuple[Sign, ...]:  # fmt: skip
-    """Compute what is missing, and say which signs of masked gradients were told; Ctrl-C ends the program."""
+    """Compute the missing work, and return which signs of masked gradients were printed; Ctrl-C ends the program."""
     from cleverscore.progress import progress
     from cleverscore.runs.add_bounds import probed_signs, run_bounds
     from cleverscore.runs.forecast import LONG_SECONDS, plan_work, shorter_options
@@ -272,7 +272,7 @@ def _compute(
 
 
 def _print(study: Study, store: Store, wanted: Bounds, told: tuple[Sign, ...]) -> Scores:
-    """The table on stdout, signs of masked gradients that were not told yet on stderr; both are kept with the run."""
+    """Print the table on stdout, and signs of masking not printed yet on stderr; both are stored in the run."""
     from cleverscore.runs.add_bounds import stored_signs
     from cleverscore.runs.results import stored_bracket, stored_scores
 
@@ -293,7 +293,7 @@ def _print(study: Study, store: Store, wanted: Bounds, told: tuple[Sign, ...]) -
 def _executor(
     name: str, processes: int | None, workers: int | None, address: str | None, gpus: float | None
 ) -> Iterator[Executor]:
-    """Where shards are computed."""
+    """The executor of the shards: threads, processes or Ray."""
     from cleverscore.runs.local_executor import InProcess, Processes
 
     if name == "ray":
@@ -316,7 +316,7 @@ def _executor(
 def classifier_options(
     bounds: str | None, mean: str | None, std: str | None, outputs: str | None, device: str | None, allow_pickle: bool
 ) -> dict[str, Any]:
-    """Options that say how a model is to be understood, as `load_model` takes them."""
+    """Options about the model (bounds, mean, std, outputs), as arguments of `load_model`."""
     box = _numbers(bounds, "--bounds")
     if box is not None and len(box) != 2:
         raise click.BadParameter(f"{bounds!r} must be two numbers such as 0,1", param_hint="--bounds")
@@ -340,13 +340,13 @@ def _numbers(text: str | None, name: str) -> list[float] | None:
 
 
 def _was_given(name: str) -> bool:
-    """Whether an option of the present command stands on its command line."""
+    """Whether the user gave an option of the current command on the command line."""
     context = click.get_current_context(silent=True)
     return context is not None and context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
 def _command() -> str | None:
-    """The command line as it was typed, where this is the program and not a function called by another one."""
+    """The command line as the user typed it; None if the function was called from another program."""
     context = click.get_current_context(silent=True)
     return None if context is None else (context.find_root().obj or {}).get("command")
 

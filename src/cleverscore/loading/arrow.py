@@ -30,7 +30,7 @@ def is_dataset_folder(path: Path) -> bool:
 def arrow_source(folder: Path, preparation: Any, class_names: Sequence[str] | None, options: dict[str, str]) -> Source:
     """Inputs and labels of a saved data set.
 
-    options     split, input and label: names of the part and of the columns; default: the usual ones.
+    options     split, input and label: names of the split and of the two columns; default: common names.
     """
     with reading(folder, "a saved data set"):
         folder = _part(folder, options.pop("split", None))

@@ -1,7 +1,7 @@
-"""Programs of torch.export with layers again: convolutions, matrices and normalisations as torch modules.
+"""Turns operations of torch.export programs back into layers: convolutions, dense layers and normalisations.
 
-An exported program knows operations only. With layers in their place batch normalisation can be folded, memory laid
-out, and bounds propagated, as for the network that was exported.
+An exported program consists of operations only. With layers instead, batch normalisation can be folded, memory layouts
+changed and bounds propagated, as for the original network.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 
 
 def with_layers(module: fx.GraphModule) -> fx.GraphModule:
-    """A plain graph module with the same function, that can be copied and set to evaluation mode."""
+    """A graph module that computes the same function with layers; it can be copied and set to evaluation mode."""
     written = fx.GraphModule(module, module.graph)
     for node in list(written.graph.nodes):
         if node.op != "call_function":

@@ -35,7 +35,8 @@ def load_data(data: str | Path, classifier: Classifier | None = None) -> tuple[I
 
     data        npz, npy, safetensors or csv, a folder of pictures, a saved Hugging Face data set, "mnist:FOLDER",
                 "cifar10:FOLDER" or "zoo:mnist" (docs/models.md).
-    classifier  what the data is for: pictures are preprocessed, texts embedded and classes numbered as it asks.
+    classifier  the classifier for which the data is loaded: it says how pictures are preprocessed, texts embedded and
+                classes numbered.
 
     >>> images, labels = load_data("zoo:mnist")
     >>> images.shape
@@ -46,7 +47,7 @@ def load_data(data: str | Path, classifier: Classifier | None = None) -> tuple[I
 
 
 def open_data(data: str | Path, classifier: Classifier | None = None) -> Source:
-    """The data that a name stands for, to be read row by row."""
+    """The data with this name, as a source that is read row by row."""
     text = str(data)
     scheme, _, rest = text.partition(":")
     if scheme == "zoo":
@@ -113,7 +114,7 @@ def _file(path: Path, classifier: Classifier | None, options: dict[str, str]) ->
 
 
 def _array(file: IO[bytes], size: int, where: str) -> npt.NDArray[Any]:
-    """An npy array of `size` bytes in all; its header is not believed before it agrees with them."""
+    """An npy array of `size` bytes in total; refused unless its header agrees with this size."""
     version = np.lib.format.read_magic(file)
     read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in read_header:

@@ -68,7 +68,7 @@ def _transformers() -> Any:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Without progress bars and reports on stderr."""
+    """Suppress progress bars and messages of the library on stderr."""
     bars = transformers.utils.logging.is_progress_bar_enabled()
     level = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.disable_progress_bar()
@@ -82,7 +82,7 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 
 class _Logits(nn.Module):
-    """A Hugging Face model without its output object."""
+    """A Hugging Face model that returns plain logits instead of an output object."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def _pictures(path: Path, model: Any, transformers: Any) -> dict[str, Any]:
 
 
 def preprocessing_of(processor: Any, channels: int) -> ImagePreprocessing:
-    """What an image processor does to the size of pictures."""
+    """The resizing and cropping of an image processor."""
     size, crop = getattr(processor, "size", None), getattr(processor, "crop_size", None)
     size = {} if size is None else {key: size[key] for key in ("height", "width", "shortest_edge") if _has(size, key)}
     resize: int | tuple[int, int] | None = None
@@ -150,7 +150,7 @@ def _has(size: Any, key: str) -> bool:
 
 
 class _Embedded(nn.Module):
-    """A text classifier on word embeddings (n, length, width) in place of words."""
+    """A text classifier whose inputs are word embeddings (n, length, width) instead of tokens."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Pictures: files of a folder, class sub-folders as labels, preprocessed as the model asks."""
+"""Pictures in a folder, with sub-folders as classes, preprocessed as the model requires."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def _pictures(paths: Sequence[Path]) -> list[Path]:
 
 
 def _own_size(path: Path) -> ImagePreprocessing:
-    """Without a model to ask: pictures as large as the first one."""
+    """The preprocessing without a model: all pictures get the size of the first one."""
     picture = open_picture(path)
     width, height = picture.size
     return ImagePreprocessing((height, width), 1 if picture.mode in ("1", "L") else 3, resize=None)
 
 
 def open_picture(source: Path | bytes, name: str = "a picture") -> Any:
-    """A picture, decoded; refuses one with too many pixels before it takes memory."""
+    """A decoded picture; one with too many pixels is refused before it is decoded."""
     try:
         from PIL import Image
     except ImportError:
@@ -89,7 +89,7 @@ def open_picture(source: Path | bytes, name: str = "a picture") -> Any:
 
 
 def preprocessed(picture: Any, preprocessing: ImagePreprocessing) -> npt.NDArray[np.float32]:
-    """An input (channels, height, width) from 0 to 1."""
+    """A picture as an input (channels, height, width) with values from 0 to 1."""
     from PIL import Image
 
     picture = picture.convert("RGB" if preprocessing.channels == 3 else "L")

@@ -52,7 +52,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _classifier(path: Path | str, found: dict[str, Any], options: dict[str, Any]) -> Classifier:
-    """A classifier from what a loader found out and what the user said."""
+    """A classifier from the loader's arguments and the user's options, which take precedence."""
     found = {"name": str(path), **_given(found), **_given(options)}
     found.setdefault("preparation", ImagePreprocessing.like(found.get("input_shape")))
     module = found.pop("model")
@@ -72,7 +72,7 @@ def _zoo(name: str, options: dict[str, Any]) -> Classifier:
 
 
 def _from_disk(path: Path, allow_pickle: bool, options: dict[str, Any]) -> Classifier:
-    """A model file, recognised by what is in it, or a model folder."""
+    """A model from a file, whose format is recognised by its content, or from a model folder."""
     files.existing(path, "the model", FORMS)
     if path.is_dir():
         if not is_model_folder(path):
@@ -160,7 +160,7 @@ def _factory(module_name: str, rest: str, allow_pickle: bool, options: dict[str,
 
 
 def _typed(factory: Any, arguments: dict[str, str]) -> dict[str, Any]:
-    """Arguments as numbers and truth values where they read so, unless the function wants text."""
+    """Arguments converted to numbers and booleans where possible, unless the function's parameter is a string."""
     try:
         parameters = dict(inspect.signature(factory).parameters)
     except (TypeError, ValueError):

@@ -34,7 +34,7 @@ def rows_of(text: str | None, count: int) -> list[int]:
 
 
 def correct_rows(source: Source, classifier: Classifier, rows: list[int], limit: int | None) -> list[int]:
-    """The first `limit` of `rows` that the classifier gets right; further inputs are not read."""
+    """The first `limit` of `rows` that the classifier predicts correctly; later inputs are not read."""
     if source.labels is None:
         raise InputError("the data has no labels, so nobody knows which inputs are classified correctly")
     kept: list[int] = []

@@ -1,4 +1,4 @@
-"""Files that are not trusted: what kind they are, and limits on what they may ask for."""
+"""Untrusted files: recognising their format, and limits on the sizes that they may declare."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_MEMBERS = 100_000
 
 @contextmanager
 def reading(path: Path | str, what: str) -> Iterator[None]:
-    """Whatever goes wrong inside is the file's fault, and is said in one sentence; libraries' warnings are not."""
+    """Turn any exception inside the block into a LoadError of one sentence, and suppress warnings of libraries."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", CleverWarning)
@@ -40,7 +40,7 @@ def one_line(error: BaseException) -> str:
 
 
 def existing(path: Path, what: str, forms: str) -> None:
-    """Refuse what is not there, cannot be opened, or is no file or folder."""
+    """The path; a LoadError if it does not exist, cannot be opened, or is neither a file nor a folder."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISREG(mode):
@@ -61,7 +61,7 @@ def existing(path: Path, what: str, forms: str) -> None:
 
 
 def kind(path: Path) -> str:
-    """What a file holds, by its content: its name is only a hint.
+    """The format of a file, recognised by its content; its name is only a hint.
 
     empty, torchscript, export, checkpoint, npz, zip, npy, safetensors, pickle, hdf5, gzip, picture, text or other.
     """
@@ -97,7 +97,7 @@ def _zip_kind(path: Path) -> str:
 
 
 def checked_zip(path: Path, *, whole: bool = False) -> list[zipfile.ZipInfo]:
-    """The members of an archive whose names stay inside and whose sizes are believable; `whole` checks every sum."""
+    """The members of an archive, checked: paths inside the archive, plausible sizes, and with `whole` all checksums."""
     with reading(path, "a zip archive"), zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         if len(members) > MOST_MEMBERS:

@@ -1,4 +1,4 @@
-"""Data that can be read row by row, so that a few pictures of a large folder do not load them all."""
+"""Data that is read row by row, so that scoring a few pictures of a large folder does not load all of them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Labels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Source:
-    """Inputs by row.
+    """A data set that is read row by row.
 
     read            rows -> inputs (k, *input_shape).
-    labels          (n,), or None where there are none.
-    fingerprint     changes where the data does.
-    class_names     of the labels, where the data names them.
+    labels          (n,), or None if the data has no labels.
+    fingerprint     a hash of the data.
+    class_names     names of the classes, if the data has them.
     """
 
     count: int
@@ -51,7 +51,7 @@ def array_source(x: Images, labels: Labels | None, class_names: Sequence[str] | 
 
 
 def checked_inputs(x: npt.NDArray[Any], where: str) -> Images:
-    """Inputs as floats; bytes become 0 to 1."""
+    """Inputs as floats; bytes 0 to 255 become 0 to 1."""
     if x.dtype == np.uint8:
         x = x.astype(np.float32) / 255.0
         warnings.warn(f"{where} holds bytes; they are read as 0 to 1 (divided by 255)", CleverWarning, stacklevel=4)
@@ -65,7 +65,7 @@ def checked_inputs(x: npt.NDArray[Any], where: str) -> Images:
 
 
 def checked_labels(y: npt.NDArray[Any], count: int, where: str) -> Labels:
-    """One whole number per input."""
+    """Labels as whole numbers, one per input; an error otherwise."""
     if y.shape != (count,) or not np.issubdtype(y.dtype, np.integer):
         raise InputError(
             f"{where} has shape {y.shape} and type {y.dtype}; there are {count} inputs, give one whole number each"

@@ -1,7 +1,7 @@
 """Models saved by torch: TorchScript, torch.export programs and checkpoints.
 
-torch's own readers run what a file tells them to: pickles, expressions, names of any function. So a file is looked
-through first, and what is not plain tensors and tensor operations needs `allow_pickle`.
+torch's own readers can execute code in a file: pickles, expressions, calls of any function. So a file is inspected
+first, and everything but plain tensors and tensor operations needs `allow_pickle`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ HOLDERS = ("state_dict", "model_state_dict", "model", "net", "weights")
 
 
 def load_torchscript(path: Path) -> nn.Module:
-    """A TorchScript module; its code runs in torch's own interpreter, which knows no Python."""
+    """A TorchScript module; its code runs in torch's interpreter, without Python."""
     members = checked_zip(path, whole=True)
     with reading(path, "TorchScript"):
         with zipfile.ZipFile(path) as archive:
@@ -75,7 +75,7 @@ def load_export(path: Path, *, allow_pickle: bool) -> tuple[nn.Module, tuple[int
 
 
 def _pickles(value: Any) -> bool:
-    """Whether a description of tensors says of any that it is pickled, or does not say that it is not."""
+    """Whether a description of tensors says that any of them is pickled, or leaves it open."""
     if isinstance(value, list):
         return any(map(_pickles, value))
     if not isinstance(value, dict):
@@ -98,7 +98,7 @@ def _check_part(path: Path, name: str, archive: zipfile.ZipFile) -> None:
 
 
 def _check_json(path: Path, value: Any) -> None:
-    """Refuse a graph that names anything but tensor operations, or sizes that are not arithmetic."""
+    """Raise a LoadError for a graph with anything but tensor operations, or with sizes that are not arithmetic."""
     if isinstance(value, list):
         for part in value:
             _check_json(path, part)
@@ -120,7 +120,7 @@ def _is_safe(target: str) -> bool:
 
 
 def _is_arithmetic(expression: str) -> bool:
-    """Whether a text is arithmetic of numbers and symbols: sympy would run anything else."""
+    """Whether a text is arithmetic of numbers and symbols only; sympy would execute other expressions as code."""
     try:
         parts = list(ast.walk(ast.parse(expression, mode="eval")))
     except (SyntaxError, ValueError, RecursionError):
@@ -147,7 +147,7 @@ def _plain(path: Path, module: fx.GraphModule) -> tuple[nn.Module, tuple[int, ..
 
 
 def load_checkpoint(path: Path, *, allow_pickle: bool) -> Any:
-    """What torch.save stored: tensors, or with `allow_pickle` any object."""
+    """The content of a torch.save file: tensors, or with `allow_pickle` any object."""
     if kind(path) == "checkpoint":
         checked_zip(path, whole=True)
     with reading(path, "a torch checkpoint"):
@@ -163,7 +163,7 @@ def load_checkpoint(path: Path, *, allow_pickle: bool) -> Any:
 
 
 def state_of(stored: Any, path: Path) -> dict[str, torch.Tensor]:
-    """The weights in a checkpoint, wherever training programs usually put them."""
+    """The weights in a checkpoint, from the keys that training programs usually use."""
     if isinstance(stored, nn.Module):
         return stored.state_dict()
     for name in HOLDERS:

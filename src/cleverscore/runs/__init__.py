@@ -1,1 +1,1 @@
-"""Studies on disk."""
+"""Runs: studies that are stored on disk, resumed, and computed on many cores or machines."""

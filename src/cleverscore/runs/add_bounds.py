@@ -1,4 +1,4 @@
-"""Attacks and certificates of a study: what is missing is computed and stored a batch at a time."""
+"""Attacks and certificates of a study: missing ones are computed and stored a batch at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from cleverscore.scores.score import Scores
 
 @dataclass(frozen=True)
 class Bounds:
-    """What shall stand above and below the scores; bounds can be added to a run at any time."""
+    """The attacks and certificates requested for a run; they can be added to a run at any time."""
 
     attacks: tuple[str, ...] = ()
     certificates: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Bounds:
         return bool(self.attacks or self.certificates)
 
     def with_earlier(self, store: Store) -> Bounds:
-        """These and what was asked of the run before, so that inputs which are added get the same."""
+        """These bounds and those requested for the run before, so that added inputs get all of them."""
         kept = store.meta.get("bounds") or {}
         return Bounds(
             tuple(dict.fromkeys([*kept.get("attacks", ()), *self.attacks])),
@@ -50,12 +50,12 @@ class Bounds:
         )
 
     def remember(self, store: Store, *, complete: bool) -> None:
-        """Keep with the run what was asked for, and whether it is there."""
+        """Store in the run which bounds were requested, and whether they are complete."""
         names = {"attacks": list(self.attacks), "certificates": list(self.certificates)}
         store.remember("bounds", {"asked": [*self.attacks, *self.certificates], **names, "complete": complete})
 
     def check(self, study: Study) -> None:
-        """Refuse what cannot be computed, before anything is."""
+        """Raise an error for bounds that cannot be computed, before anything is computed."""
         for norm in study.config.norms:
             for name in checked_attacks(self.attacks, parse_norm(norm)):
                 checked_effort(*split_attack(str(name)))
@@ -73,7 +73,8 @@ def run_bounds(
 ) -> None:
     """Attack and certify the inputs whose scores are complete.
 
-    `on_inputs` hears name and norm, how many questions it has answered, and how many there are.
+    `on_inputs` is called with the name of the attack or certificate, the norm, the number of finished inputs, and their
+    total.
     """
     if not bounds:
         return
@@ -107,7 +108,7 @@ def run_bounds(
 
 
 def probed_signs(study: Study, store: Store) -> tuple[Sign, ...]:
-    """Signs of gradient masking around a few inputs of a run, looked for once and kept."""
+    """Signs of gradient masking around a few inputs of a run; computed once and stored."""
     kept = store.meta.get("network_signs")
     if kept is None:
         settings = next(iter(study.settings.values()))
@@ -130,7 +131,7 @@ class _Pictures:
         self.new: dict[tuple[int, str], tuple[float, int, Picture]] = {}
 
     def add(self, record: AttackRecord, adversarial: torch.Tensor) -> None:
-        """Take one that is nearer than what is there."""
+        """Add a picture if its distance is smaller than that of the stored one."""
         for p in self.norms:
             place, length = (record.input, norm_name(p)), record.length(p)
             if length < self.lengths.get(place, math.inf):
@@ -140,7 +141,7 @@ class _Pictures:
                     self.new[place] = length, record.found, picture
 
     def keep(self) -> None:
-        """Write to the run the adversarial pictures found since the last call."""
+        """Store the adversarial pictures found since the last call in the run."""
         self.store.append_adversarials(self.new)
         self.new = {}
 

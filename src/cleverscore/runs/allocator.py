@@ -1,9 +1,8 @@
-"""Memory that is freed between chunks and asked for again at once should not travel to the system and back.
+"""Keeps freed memory in the process instead of returning it to the system between chunks.
 
-glibc returns large blocks to the system as soon as they are free, and every page of the next chunk then costs a fault:
-up to a fifth of the time of a large network. Raised thresholds keep the pages. Only processes of our own, the command
-line's and its workers', are changed; where cleverscore is used as a library, its host is left alone, as are other
-systems and C libraries.
+glibc returns large blocks to the system as soon as they are freed, and every page of the next chunk then costs a page
+fault: up to a fifth of the time of a large network. Higher thresholds keep the pages. This is done only with glibc, and
+only in the processes of the command line and its workers, not where cleverscore is used as a library.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ NEVER = 2**31 - 1
 
 
 def keep_freed_pages() -> None:
-    """From now on, memory that is freed stays with this process."""
+    """From now on, freed memory stays with this process."""
     if platform.libc_ver()[0] != "glibc":
         return
     try:

@@ -1,4 +1,4 @@
-"""What is left of a run takes so long: scores, attacks and certificates, each measured on the first inputs."""
+"""Forecast of the remaining time of a run: scores, attacks and certificates, each measured on the first inputs."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ SHORT_SECONDS = 20.0  # an attack that takes longer is not tried again
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds by what is done."""
+    """Seconds by kind of work."""
 
     parts: Mapping[str, float]
 
     @property
     def seconds(self) -> float:
-        """All together."""
+        """The total in seconds."""
         return sum(self.parts.values())
 
     def __str__(self) -> str:
-        """The sum and its parts.
+        """The total and its parts as text.
 
         >>> str(Forecast({"CLEVER": 30.2, "sharp": 61.0}))
         '1 min 31 s (CLEVER 30 s, sharp 1 min 1 s)'
@@ -54,12 +54,12 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be done, how long it takes, and how far it is.
+    """The remaining work of a run, its forecast and its progress.
 
-    forecast    of everything; empty where nothing is missing.
-    words       the same for people.
-    costs       of the scores, by which they are cut into shards.
-    each        seconds of an input in each series.
+    forecast    the forecast of all work; empty if nothing is missing.
+    words       the forecast as text.
+    costs       the cost of the scores, by which they are divided into shards.
+    each        seconds per input in each series (norm and method).
     """
 
     forecast: Forecast
@@ -69,7 +69,7 @@ class Work:
     units: int
 
     def units_of(self, series: str, inputs: float) -> int:
-        """How far so many inputs of a series bring the progress, which ends at `units`."""
+        """The progress, in `units`, that this many inputs of a series make."""
         return round(UNITS_PER_SECOND * self.each.get(series, 0.0) * inputs)
 
 
@@ -85,10 +85,10 @@ def plan_work(
     chunk_size: int | None = None,
     workers: int | None = None,
 ) -> Work:
-    """Measure what is missing on its first inputs, which are then done, and on short probes.
+    """Forecast the missing work of a run from its first inputs and from short measurements.
 
-    Fixed work is known from a probe. Work that adapts to what it finds is known only from inputs: `run` computes and
-    stores the first few, unless a single one may take long; then there is an upper limit alone.
+    The time of fixed work follows from a short measurement. The time of adaptive work is only known from inputs: `run`
+    computes and stores the first few, unless a single input may take long; then the forecast is an upper limit.
     """
     budget = Budget.parse(study.config.budget)
     if math.isfinite(budget.seconds):
@@ -125,7 +125,7 @@ def plan_work(
 
 
 def _within(seconds: float, study: Study, store: Store, wanted: Bounds, missing: Missing) -> Work:
-    """The work of a run that a budget of time ends: attacks and certificates are measured, scores get the rest."""
+    """The work of a run with a time budget: attacks and certificates are measured, scores get the remaining time."""
     began = time.perf_counter()
     count = sum(map(len, missing.parts.values()))
     bounds = bound_seconds(study, store, wanted) if count else {}
@@ -140,17 +140,17 @@ def _within(seconds: float, study: Study, store: Store, wanted: Bounds, missing:
 
 
 def _estimate(seconds: float, inputs: int) -> Estimate:
-    """An estimate that tells the time of an input and nothing else."""
+    """An estimate that has only the time per input."""
     return Estimate(seconds=seconds * inputs, gradients=0, points=0, memory=0, chunk_size=1, workers=1, inputs=inputs)
 
 
 def pilot_inputs(inputs: int) -> int:
-    """How many inputs are measured before the time of all is told: fewer than a quarter of them."""
+    """How many inputs are computed before the total time is forecast: fewer than a quarter of them."""
     return min(3, inputs // 4)
 
 
 def score_seconds(study: Study, missing: Missing, each: Mapping[str, float]) -> dict[str, float]:
-    """Seconds of each method for what is missing, from those of an input in each series."""
+    """Seconds of each method for the missing inputs, from the seconds per input in each series."""
     found: dict[str, float] = {}
     for series, parts in missing.parts.items():
         name = study.settings[series].rule.title
@@ -160,7 +160,7 @@ def score_seconds(study: Study, missing: Missing, each: Mapping[str, float]) -> 
 
 
 def bound_seconds(study: Study, store: Store, wanted: Bounds) -> dict[str, float]:
-    """Seconds of each attack and certificate that is missing: what the first input takes, and what more inputs add."""
+    """Seconds of each missing attack and certificate, from the time of the first input and of each further one."""
     config, x = study.config, torch.stack([example.x for example in study.examples[:FEW_ATTACKED]])
     smallest = takes_smallest(target_kind(parse_targets(config.targets, 1)))
     count = len(study.examples) if smallest else sum(len(example.targets) for example in study.examples)
@@ -199,7 +199,7 @@ def _timed(run: Callable[[int], object], inputs: int) -> float:
 
 
 def shorter_options(study: Study, preset: str) -> str:
-    """Options that make a long run shorter, without those that were chosen already."""
+    """Options that make a long run shorter, except those that are already used."""
     config, options = study.config, []
     if preset != "quick":
         options.append("--preset quick (20 inputs, small blocks)")

@@ -1,4 +1,4 @@
-"""How a run may grow: more inputs, a larger budget; every other setting stays."""
+"""How a stored run may be extended: by more inputs or a larger budget; no other setting may change."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from cleverscore.runs.store import Store
 
 @dataclass(frozen=True)
 class Growth:
-    """What becomes of a run's config when a command asks for other settings.
+    """The change of a run's config when a command has other settings.
 
-    config      the config of the run from now on.
-    refused     settings that cannot change, in words.
+    config      the new config of the run.
+    refused     changes of settings that are not allowed, as text.
     """
 
     config: dict[str, Any]
@@ -27,7 +27,7 @@ class Growth:
 
     @classmethod
     def between(cls, before: Mapping[str, Any], now: Mapping[str, Any]) -> Growth:
-        """From the config that the run has to the one that is asked for: more inputs, a larger budget."""
+        """The change from the run's config to the requested one: more inputs, a larger budget."""
         config, refused = dict(before), []
         for key, value in now.items():
             if before.get(key) == value:
@@ -42,7 +42,7 @@ class Growth:
 
 
 def united_rows(before: str, now: str) -> str:
-    """Rows of the data, in the order of the data.
+    """The union of two selections of rows, in the order of the data.
 
     >>> united_rows("0,1,2", "1,5"), united_rows("all", "3"), united_rows("3", "all")
     ('0,1,2,5', 'all', 'all')
@@ -53,7 +53,7 @@ def united_rows(before: str, now: str) -> str:
 
 
 def larger_budget(before: str | None, now: str | None) -> bool:
-    """Whether a budget allows all that another one did, and more; no budget allows everything.
+    """Whether the second budget is larger than the first; None is unlimited.
 
     >>> larger_budget("10s", "1m"), larger_budget("10s", None), larger_budget("1m", "10s"), larger_budget("10s", "1000")
     (True, True, False, False)
@@ -66,7 +66,7 @@ def larger_budget(before: str | None, now: str | None) -> bool:
 
 
 def grow(store: Store, config: Mapping[str, Any], added: int) -> None:
-    """Write the new config, with `added` more inputs; inputs that a smaller budget ended are to be computed again."""
+    """Store the new config, with `added` more inputs; inputs that a smaller budget had ended are computed again."""
     before = store.meta
     if before["config"].get("budget") != config.get("budget"):
         names = list(StudyConfig.stored(store).series())

@@ -1,4 +1,4 @@
-"""Shards on this machine: by threads of this process, or by processes of one thread each.
+"""Computes shards on the local machine: by threads of this process, or by processes of one thread each.
 
 A process that dies, killed by the system or crashed in a library, is replaced and its shard computed again.
 """
@@ -28,18 +28,18 @@ SECONDS_BETWEEN_CHECKS = 1.0
 
 
 class InProcess:
-    """One shard after the other, each by all threads of this process."""
+    """Computes one shard after the other, each with all threads of this process."""
 
     slots = 1
 
     def run(self, context: WorkerContext, shards: Iterator[Shard]) -> Iterator[Finished]:
-        """Compute the shards in their order."""
+        """Compute the shards in order."""
         for shard in shards:
             yield context.compute(shard)
 
 
 class Processes:
-    """Shards side by side in processes of their own, one thread each."""
+    """Computes shards in parallel, in separate processes of one thread each."""
 
     def __init__(self, count: int) -> None:
         if count < 1:
@@ -108,7 +108,7 @@ class _Worker:
             self.connection.send_bytes(pickle.dumps(shard))
 
     def result(self) -> Finished | BaseException | int | None:
-        """What it computed, the error that it met, or the exit code with which it died."""
+        """The result of the process, its exception, or the exit code with which it died."""
         try:
             parts, seconds, error = pickle.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
@@ -129,7 +129,7 @@ class _Worker:
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """Children begin with Ctrl-C held back, so that one in their first moments does not end them with a traceback."""
+    """Block Ctrl-C while child processes start, so that it does not end them with a traceback."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -141,7 +141,7 @@ def _signals_held() -> Iterator[None]:
 
 
 def _work(connection: Connection, parent: int) -> None:
-    """Compute what comes through the connection until it is closed."""
+    """Compute the shards received through the connection until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides what ends
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""One writer per run directory: a lock that the system releases however the process ends."""
+"""One writer per run directory: a lock that the system releases when the process ends, even if it crashes."""
 
 from __future__ import annotations
 

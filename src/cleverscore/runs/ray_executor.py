@@ -1,7 +1,7 @@
-"""Shards on a Ray cluster: one actor per core or GPU, the model sent once per node, results stored as they come.
+"""Computes shards on a Ray cluster: one actor per core or GPU, the model sent once per node.
 
-Actors that die with their process or their node are replaced, and their shards computed again. A driver that dies is
-started again with the same command: what it stored is kept, and only what was under way is repeated.
+Actors that die with their process or their node are replaced, and their shards computed again. A driver that died is
+started again with the same command: stored results are kept, and only unfinished shards are repeated.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ CONNECT_SECONDS = 10.0
 class Ray:
     """The cluster at `address`, or one that is started on this machine for the run.
 
-    workers     actors at most; default: as many as the cluster has cores, or GPUs with `num_gpus`, now and later.
-    num_gpus    GPUs of an actor, such as 1 or 0.5; default: 1 where the cluster has any, else 0.
+    workers     the largest number of actors; default: one per core of the cluster, or per GPU with `num_gpus`, also for
+                nodes that join later.
+    num_gpus    GPUs per actor, such as 1 or 0.5; default: 1 if the cluster has GPUs, else 0.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Ray:
         return found
 
     def _room(self) -> int:
-        """How many actors the cluster can hold."""
+        """The number of actors for which the cluster has resources."""
         resources = self._resources()
         kind, each = ("GPU", self.num_gpus) if self.num_gpus else ("CPU", 1.0)
         room = int(resources.get(kind, 0.0) / each)
@@ -66,7 +67,7 @@ class Ray:
     def _recall(
         self, queue: ShardQueue, running: dict[Any, tuple[Any, Shard]], pending: dict[Any, Any], idle: int
     ) -> None:
-        """Put back the shards of actors that wait for a place which a lost node took with it; end these actors."""
+        """Take back the shards of actors that wait for a node which was lost, and end these actors."""
         if pending:
             ready, _ = self._ray.wait(list(pending.values()), num_returns=len(pending), timeout=0)
             for worker in [worker for worker, answer in pending.items() if answer in ready]:
@@ -78,7 +79,7 @@ class Ray:
                 queue.put_back(shard)
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
+        """Disconnect from the cluster; a cluster that was started for this run is shut down."""
         if self._ours:
             self._ray.shutdown()
 
@@ -128,7 +129,7 @@ class Ray:
 
 
 def _check_address(address: str | None) -> None:
-    """Refuse HOST:PORT where nobody listens; Ray itself would try for minutes."""
+    """Raise an error if nothing listens at HOST:PORT; Ray itself would try for minutes."""
     host, _, port = (address or "").rpartition(":")
     if not (host and port.isdecimal()) or "/" in host:
         return
@@ -139,7 +140,7 @@ def _check_address(address: str | None) -> None:
 
 
 class _Worker:
-    """An actor: holds all that shards need and computes one shard at a time."""
+    """A Ray actor with the model, inputs and settings; it computes one shard at a time."""
 
     def __init__(self, content: bytes, device: str | None) -> None:
         import torch
@@ -149,7 +150,7 @@ class _Worker:
         self.context = WorkerContext.unpacked(content, threads=1, device=device)
 
     def ready(self) -> None:
-        """Answer as soon as the actor has its place."""
+        """Return as soon as the actor runs on a node."""
 
     def compute(self, shard: Shard) -> tuple[Any, float, str]:
         done = self.context.compute(shard)

@@ -1,4 +1,4 @@
-"""What a run says: its config, its scores, how far it is. Reading needs no torch, so that it starts at once."""
+"""Reads a run: its config, its scores, its progress. Reading does not import torch, so that it is fast."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FITTED_TOGETHER = 1024  # inputs: their maxima are in memory at the same time
 
 @dataclass(frozen=True)
 class StudyConfig:
-    """What a study computes; two studies with equal configs are the same study."""
+    """The settings of a study; two studies with equal configs are the same study."""
 
     model: str
     data: str
@@ -56,11 +56,11 @@ class StudyConfig:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods, in the order in which they were asked for."""
+        """The methods, in the order in which they were given."""
         return tuple(self.method.split(","))
 
     def series(self, method: str | None = None) -> dict[str, tuple[str, str]]:
-        """What is measured, by the name that the store has for it: norm and method, of all methods or of one.
+        """The series of the study, of all methods or of one: (norm, method) by their names in the store.
 
         The first method's series are named by their norm alone, others as in "inf/sharp".
         """
@@ -72,7 +72,7 @@ class StudyConfig:
         }
 
     def settings(self, norm: str, method: str | None = None) -> Settings:
-        """The settings of one norm and of one method, by default the first."""
+        """The settings of one norm and one method, by default the first method."""
         from cleverscore.estimators.settings import (
             Settings,  # with it comes torch, which those who only read can do without
         )
@@ -84,7 +84,7 @@ class StudyConfig:
         )  # fmt: skip
 
     def radius_of(self, norm: str) -> float | None:
-        """The radius of one norm, None for the method's own."""
+        """The radius for one norm, None for the method's default."""
         if not isinstance(self.radius, str):
             return self.radius
         radii = dict(part.rpartition("=")[::2] for part in self.radius.split(","))
@@ -92,7 +92,7 @@ class StudyConfig:
         return None if found is None else float(found)
 
     def short_hash(self) -> str:
-        """Eight characters that differ where any setting does, apart from those in which a run may grow."""
+        """A hash of eight characters over all settings, except those by which a run may be extended."""
         settings = {
             name: value
             for name, value in asdict(self).items()
@@ -112,10 +112,10 @@ def parse_targets(text: str, count: int) -> TargetsLike:
 def resolved_radii(
     values: Sequence[str], norms: Sequence[str], default: float | str | None, width: float
 ) -> float | str | None:
-    """Radii as the command line writes them, 5 for every norm or inf=0.3 for one, as numbers by norm.
+    """Radii of the command line (5 for every norm, inf=0.3 for one) as numbers by norm.
 
-    default     "auto" for one that suits the norm, None for the method's own.
-    width       of the input box.
+    default     "auto" for a radius that suits the norm, None for the method's default.
+    width       width of the input box.
 
     >>> resolved_radii([], ["2"], None, 1.0), resolved_radii(["3", "linf=0.3"], ["2", "inf"], None, 1.0)
     (None, '2=3.0,inf=0.3')
@@ -142,7 +142,7 @@ def rules_of(store: Store, config: StudyConfig, method: str | None = None) -> di
 
 
 def kept_of_estimators(settings: Mapping[str, Settings]) -> dict[str, Any]:
-    """What a run keeps of its estimators, so that it can be read where they are not: rules by series, words by name."""
+    """The data about estimators that a run stores, so that reading does not need them: rules, and texts by name."""
     return {
         "rules": {series: each.rule.stored() for series, each in settings.items()},
         "wordings": {each.estimator.name: asdict(each.estimator.wording(each)) for each in settings.values()},
@@ -150,12 +150,12 @@ def kept_of_estimators(settings: Mapping[str, Settings]) -> dict[str, Any]:
 
 
 def wordings_of(store: Store) -> dict[str, Wording]:
-    """What is to be said of a run's estimators, by their names."""
+    """The texts about a run's estimators for tables and reports, by the estimators' names."""
     return {name: Wording(**words) for name, words in store.meta["wordings"].items()}
 
 
 def describe_run(store: Store) -> str:
-    """One line: what the run is of."""
+    """One line about the run: model, data, norms, method."""
     config = StudyConfig.stored(store)
     norms = ", ".join(f"l{norm_name(parse_norm(norm))}" for norm in config.norms)
     rules = rules_of(store, config, config.methods[0])
@@ -170,7 +170,7 @@ def describe_run(store: Store) -> str:
 
 
 def radii_text(radii: Mapping[str, float]) -> str:
-    """Radii by norm: one number where they are equal.
+    """Radii by norm as text: one number if they are equal.
 
     >>> radii_text({"2": 5.0, "inf": 5.0}), radii_text({"2": 5.0, "inf": 0.3})
     ('5', '5 (l2), 0.3 (linf)')
@@ -181,7 +181,7 @@ def radii_text(radii: Mapping[str, float]) -> str:
 
 
 def what_is_missing(store: Store) -> str | None:
-    """That a run is not finished, and how far it is; None where it is."""
+    """A sentence that says how much of a run is missing; None if it is finished."""
     meta = store.meta
     bounds = meta.get("bounds") or {}
     wanted = int(meta.get("inputs", 0)) * len(StudyConfig.stored(store).series())
@@ -201,7 +201,7 @@ def what_is_missing(store: Store) -> str | None:
 def stored_scores(store: Store, *, maxima: bool = True, method: str | None = None) -> Scores:
     """The scores of a run by one of its methods, by default the first, all norms together.
 
-    Without `maxima` scores come without them, from the fits that were kept: a large run opens at once.
+    Without `maxima`, scores are computed from stored fits and have no block maxima, so that a large run opens fast.
     """
     config = StudyConfig.stored(store)
     rows: list[Score] = []
@@ -219,9 +219,9 @@ def stored_scores(store: Store, *, maxima: bool = True, method: str | None = Non
 
 
 def stored_bracket(store: Store, scores: Scores, *others: Scores) -> Bracket | None:
-    """The bracket of a run around its scores, or None where it has one method and no bound was asked for.
+    """The bracket of a run, or None if the run has one method and no attacks or certificates were requested.
 
-    scores, others      those of the first method and of the further ones, which are read where they are not given.
+    scores, others      scores of the first and of further methods; read from the store if not given.
     """
     above, below = store.above(), store.below()
     methods = StudyConfig.stored(store).methods
@@ -235,7 +235,7 @@ def stored_bracket(store: Store, scores: Scores, *others: Scores) -> Bracket | N
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Hundreds of thousands of new objects, none of them garbage: looking for it takes longer than making them."""
+    """Pause garbage collection: it would take longer than creating hundreds of thousands of scores."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -246,7 +246,7 @@ def no_collection() -> Iterator[None]:
 
 
 def fit_new(store: Store, config: StudyConfig) -> None:
-    """Fit the tails of inputs that have none yet, or had fewer blocks, and keep them."""
+    """Fit and store the tails of inputs that have no stored fit, or one from fewer blocks."""
     for name, rule in rules_of(store, config).items():
         kept = store.tails(name, rule.tail_fit)
         new = [
@@ -261,7 +261,7 @@ def fit_new(store: Store, config: StudyConfig) -> None:
 def _tails(
     store: Store, norm: str, rule: ScoreRule, measurements: Sequence[Measurements], maxima: bool
 ) -> list[Sequence[Tail]]:
-    """The tails of the measurements: kept ones, and new fits where there are none."""
+    """The tails of the measurements: stored fits, and new ones where there are none."""
     kept = store.tails(norm, rule.tail_fit)
     new = [item for item in measurements if not _fits(kept.get(item.input_id), item)]
     if new and not maxima:
@@ -272,5 +272,5 @@ def _tails(
 
 
 def _fits(kept: Sequence[Tail] | None, item: Measurements) -> bool:
-    """Whether kept tails are of these maxima."""
+    """Whether stored tails belong to these maxima."""
     return bool(item.profiles) or (kept is not None and [tail.fit.blocks for tail in kept] == list(item.counts))

@@ -1,4 +1,4 @@
-"""How a run lies on disk: its tables, their checksums, and rows that become measurements and fits and back."""
+"""The SQLite tables of a run, their checksums, and the conversion of rows to measurements and fits and back."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class StoredBlocks:
-    """Blocks `first`, `first` + 1, ... of an input for all its targets, or with `whole` all that there is of it."""
+    """Blocks `first`, `first` + 1, ... of an input for all its targets; with `whole`, all measurements of the input."""
 
     norm: str
     measurements: Measurements
@@ -93,12 +93,12 @@ def crc(row: Sequence[Any]) -> int:
 
 
 def with_crc(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A row with its checksum behind it; numbers are as SQLite will give them back."""
+    """A row with its checksum appended, with numbers in the form in which SQLite returns them."""
     return (*row, crc(row))
 
 
 def part_row(part: StoredBlocks) -> tuple[Any, ...]:
-    """A part as a row of its table."""
+    """Stored blocks as a row of the table."""
     item = part.measurements
     metadata: dict[str, Any] = {
         "label": item.label,
@@ -124,7 +124,7 @@ def part_row(part: StoredBlocks) -> tuple[Any, ...]:
 
 
 def measurements_of(input_id: int, text: str, blob: bytes | None) -> Measurements:
-    """The measurements in a row; without its blob the maxima stay on disk."""
+    """The measurements in a row; without its blob they have no maxima."""
     metadata = json.loads(text)
     counts = tuple(metadata["counts"])
     if blob is None:
@@ -152,7 +152,7 @@ def measurements_of(input_id: int, text: str, blob: bytes | None) -> Measurement
 
 
 def merged(parts: Sequence[tuple[bool, Measurements]], wanted: int) -> Measurements:
-    """The parts of an input as one; blocks are alike, so it does not matter which of them are there."""
+    """The stored parts of an input merged into one; any subset of blocks is a valid sample."""
     whole, first = parts[0]
     if whole:
         return first
@@ -173,7 +173,7 @@ def _floats(blob: bytes) -> Array:
 
 
 def numbers_of(tail: Tail) -> list[Any]:
-    """What is kept of a fitted tail."""
+    """The numbers of a fitted tail that are stored."""
     fit = tail.fit
     return [
         fit.location, fit.scale, fit.shape, fit.log_likelihood, fit.sample_max, fit.outcome.value, fit.penalty,
@@ -183,7 +183,7 @@ def numbers_of(tail: Tail) -> list[Any]:
 
 
 def tail_of(numbers: Sequence[Any]) -> Tail:
-    """A fitted tail from what was kept of it."""
+    """A fitted tail from its stored numbers."""
     location, scale, shape, likelihood, largest, outcome, penalty, blocks, low, high, ks, ks_p, ad, ad_p, drift = (
         numbers
     )

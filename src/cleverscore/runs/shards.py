@@ -1,7 +1,7 @@
-"""Shards: the pieces of work into which a study is cut, and how one is computed anywhere.
+"""Shards: the pieces of work into which a study is divided, and how a worker computes one.
 
-A shard is some blocks of one or more inputs, or, where sampling adapts to what it finds, one or more whole inputs. What
-a shard gives does not depend on where, when or with which others it is computed.
+A shard is some blocks of one or more inputs; if sampling is adaptive, it is one or more whole inputs. The result of a
+shard does not depend on where, when or together with which other shards it is computed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Shard:
-    """Tasks of one norm that are computed, stored and, if need be, repeated together."""
+    """Tasks of one norm that are computed, stored and, after a failure, repeated together."""
 
     norm: str
     tasks: tuple[Task, ...]
@@ -53,7 +53,7 @@ class Shard:
 
     @property
     def content(self) -> str:
-        """What is in it, for the log in the store: "7: 0-63; 8: all"."""
+        """The tasks as text for the log in the store: "7: 0-63; 8: all"."""
         return "; ".join(
             f"{task.example.input_id}: "
             + ("all" if task.blocks is None else f"{task.blocks.start}-{task.blocks.stop - 1}")
@@ -63,7 +63,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Finished:
-    """What a shard gave, and what it took."""
+    """The result of a shard, with its time and worker."""
 
     shard: Shard
     parts: tuple[StoredBlocks, ...]
@@ -72,10 +72,10 @@ class Finished:
 
 
 class Executor(Protocol):
-    """Computes shards somewhere.
+    """Computes shards, on this machine or on a cluster.
 
-    It takes the next shard only when it can begin it, and gives back every one that it took: those whose worker died
-    are computed again. `slots` is how many are computed at the same time.
+    It takes a shard from the queue only when it can start it, and computes a shard again if its worker died, so every
+    shard that it took is returned. `slots` is the number of shards that are computed at the same time.
     """
 
     slots: int
@@ -85,9 +85,9 @@ class Executor(Protocol):
 
 
 class ShardQueue:
-    """Shards that wait for a worker; those whose worker died come first.
+    """A queue of shards that wait for a worker; shards whose worker died come first.
 
-    most_deaths     so many workers may die over the same shard: then something is wrong with it and not with them.
+    most_deaths     after this many workers died while computing the same shard, the run ends with an error.
     """
 
     def __init__(self, shards: Iterator[Shard], most_deaths: int) -> None:
@@ -97,15 +97,15 @@ class ShardQueue:
         self._deaths: Counter[tuple[str, str]] = Counter()
 
     def next(self) -> Shard | None:
-        """The next shard; None where there is none for now."""
+        """The next shard; None if there is none at the moment."""
         return self._again.pop() if self._again else next(self._shards, None)
 
     def put_back(self, shard: Shard) -> None:
-        """Give a shard to another worker: this one never began it."""
+        """Return a shard that a worker did not start."""
         self._again.append(shard)
 
     def repeat(self, shard: Shard, reason: str) -> None:
-        """Give a shard to another worker: this one died over it, for the reason given."""
+        """Return a shard whose worker died, with the reason, so that another worker computes it."""
         key = (shard.norm, shard.content)
         self._deaths[key] += 1
         if self._deaths[key] == self._most_deaths:
@@ -119,10 +119,11 @@ class ShardQueue:
 
 @dataclass
 class WorkerContext:
-    """All that a worker needs to compute shards of a study; it can be sent to another process.
+    """The model, inputs and settings that a worker needs to compute shards; can be sent to another process.
 
-    recipe      how a worker loads the classifier where it cannot be sent: a function of a module and its arguments.
-    examples    inputs on which faster forms of the network are checked: the same everywhere, so that all take the same.
+    recipe      a function and its arguments with which a worker loads a classifier that cannot be sent.
+    examples    inputs on which the optimised network is checked; the same for all workers, so that all use the same
+                network.
     shares      per norm, the budget of one input.
     """
 
@@ -137,7 +138,7 @@ class WorkerContext:
     _ready: dict[str, Prepared] = field(default_factory=dict)
 
     def compute(self, shard: Shard) -> Finished:
-        """Compute one shard here."""
+        """Compute one shard in this process."""
         began = time.perf_counter()
         ready = self.prepared(shard.norm)
         device = ready.classifier.device
@@ -162,7 +163,7 @@ class WorkerContext:
         return None if share is None else Budget(gradients=share.gradients, seconds=share.seconds)
 
     def prepared(self, norm: str) -> Prepared:
-        """The estimator with the classifier, ready for a norm."""
+        """The estimator with the optimised classifier, for one norm."""
         if norm not in self._ready:
             assert self.classifier is not None  # `unpacked` loads it
             settings = self.settings[norm]
@@ -214,10 +215,10 @@ def plan(
     seconds_per_input: Mapping[str, float],
     shard_seconds: float = SHARD_SECONDS,
 ) -> list[Shard]:
-    """Cut what is missing into shards of about `shard_seconds`; `splits`: whether the blocks of a norm can be apart.
+    """Divide the missing work into shards of about `shard_seconds`; `splits`: whether blocks are independent.
 
-    The order gives useful results early: a first part of the blocks of every input, then the rest; all norms of an
-    input side by side.
+    The order gives useful results early: first some blocks of every input, then the others; all norms of an input
+    follow each other.
     """
     shards: list[tuple[tuple[int, int, int], Shard]] = []
     for place, (norm, rule) in enumerate(settings.items()):
@@ -262,7 +263,7 @@ def _at_most(number: float, most: int) -> int:
 
 
 def _gaps(covered: Sequence[range], blocks: int, size: int) -> list[range]:
-    """Blocks 0 to `blocks` that are not covered, cut at multiples of `size`.
+    """The ranges of blocks below `blocks` that are not covered, split at multiples of `size`.
 
     >>> _gaps([range(0, 4), range(6, 7)], 10, 5)
     [range(4, 5), range(5, 6), range(7, 10)]

@@ -1,4 +1,4 @@
-"""Ctrl-C once finishes the shards under way, twice stops at once; a polite kill is like one Ctrl-C."""
+"""Ctrl-C once finishes the shards that are being computed, twice stops at once; SIGTERM is like one Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class Stop:
-    """Whether somebody asked for an end."""
+    """Whether a signal asked the run to stop."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -20,7 +20,7 @@ class Stop:
 def stopping(on_ask: Callable[[], None] | None = None) -> Iterator[Stop]:
     """Turn the first SIGINT or SIGTERM into a request, and let the next SIGINT interrupt.
 
-    Outside the main thread signals are left alone, as Python demands.
+    Does nothing outside the main thread, where Python allows no signal handlers.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():

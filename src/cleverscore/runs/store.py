@@ -1,10 +1,10 @@
-"""The run directory: one SQLite file in WAL mode with the settings, all block maxima and what attacks and proofs found.
+"""The run directory: an SQLite file in WAL mode with settings, block maxima, and results of attacks and proofs.
 
-Scores follow from the maxima, so a better estimator can be applied to an old run; the tails that were fitted are kept
-beside them, with the name of the estimator, so that large runs open at once.
+Scores are computed from the stored maxima, so a better tail fit can be applied to an old run. Fitted tails are also
+stored, with the name of the fit, so that large runs open fast.
 
-Every row carries a checksum. A row that does not match it is never used: reading says so, and a run that is resumed
-computes it again.
+Every row carries a checksum. A row that does not match its checksum is never used: reading reports it, and a resumed
+run computes it again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ BUSY_SECONDS = 30.0
 class Store:
     """A run directory, open for reading or, by one process at a time, for writing.
 
-    One transaction holds all that a shard computed, so a shard is there whole or not at all.
+    The results of a shard are written in one transaction, so a shard is stored completely or not at all.
     """
 
     def __init__(self, folder: Path, connection: sqlite3.Connection, lock: RunLock | None = None) -> None:
@@ -68,7 +68,7 @@ class Store:
 
     @classmethod
     def create(cls, folder: Path, meta: dict[str, Any]) -> Store:
-        """A new run, open for writing; the folder may exist but holds no run yet."""
+        """Create a run and open it for writing; the folder may exist, but must not contain a run."""
         path = folder / FILE_NAME
         lock = RunLock(folder)
         # Made under another name and then renamed, so that a reader never sees a store without its tables.
@@ -95,7 +95,7 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path | str, *, write: bool = False) -> Store:
-        """An existing run; to be written to, it is locked and checked."""
+        """Open an existing run; for writing, it is locked and checked."""
         folder = Path(folder)
         path = folder / FILE_NAME
         if not path.is_file():
@@ -125,7 +125,7 @@ class Store:
         return cls(folder, connection, lock)
 
     def close(self) -> None:
-        """Close the file and let others write."""
+        """Close the file and release the lock."""
         with suppress(sqlite3.Error):
             self._connection.close()
         if self._lock is not None:
@@ -142,7 +142,7 @@ class Store:
 
     @contextmanager
     def _writing(self, what: str) -> Iterator[sqlite3.Connection]:
-        """One transaction; a full disk gives up the ballast, so that the file can be closed and read."""
+        """One transaction; on a full disk the reserve file is deleted, so that the database can be closed and read."""
         ballast = self.folder / BALLAST
         try:
             if self._lock is not None and not ballast.exists():
@@ -160,7 +160,7 @@ class Store:
             ) from error
 
     def _rows(self, table: str, rest: str = "", values: Sequence[Any] = (), more: str = "") -> Iterator[Any]:
-        """Rows of a table, each compared with its checksum; `more` names columns that the checksum does not cover."""
+        """Rows of a table, each checked against its checksum; `more`: columns that the checksum does not cover."""
         columns = COLUMNS[table]
         width = columns.count(",") + 1
         extra = f", {more}" if more else ""
@@ -184,16 +184,16 @@ class Store:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What the run was made with: settings, model, data, versions."""
+        """Settings, model, data and versions of the run."""
         return {key: json.loads(value) for key, value in self._rows("meta")}
 
     def remember(self, key: str, value: Any) -> None:
-        """Keep something about the run as a whole, in place of what was kept under this key."""
+        """Store a value about the whole run under a key, replacing the previous one."""
         with self._writing(key) as connection:
             connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", with_crc((key, json.dumps(value))))
 
     def drop_corrupt_rows(self) -> list[str]:
-        """Drop rows that do not match their checksums, so that they are computed again; says which they were."""
+        """Delete rows that do not match their checksums, so that they are computed again; returns which they were."""
         dropped = []
         with self._writing("repairs") as connection:
             for table, columns in COLUMNS.items():
@@ -213,13 +213,13 @@ class Store:
         return dropped
 
     def forget(self, places: Collection[tuple[int, str]]) -> None:
-        """Drop what was measured for (input, norm) pairs, so that it is computed again."""
+        """Delete the measurements of (input, norm) pairs, so that they are computed again."""
         with self._writing("results to be computed again") as connection:
             for table in ("parts", "tails"):
                 connection.executemany(f"DELETE FROM {table} WHERE input = ? AND norm = ?", list(places))
 
     def append_pictures(self, pictures: Mapping[int, Picture]) -> None:
-        """Keep small pictures of inputs; those that are there already stay."""
+        """Store small pictures of inputs; pictures that are already stored stay."""
         rows = [with_crc((i, *picture.shape, zlib.compress(picture.tobytes()))) for i, picture in pictures.items()]
         if rows:
             with self._writing("pictures of inputs") as connection:
@@ -233,7 +233,7 @@ class Store:
         }
 
     def append_adversarials(self, found: Mapping[tuple[int, str], tuple[float, int, Picture]]) -> None:
-        """Keep the picture of an adversarial input per (input, norm), with its distance and class."""
+        """Store the picture of an adversarial input per (input, norm), with its distance and class."""
         rows = [
             with_crc((i, norm, float(length), int(other), *picture.shape, zlib.compress(picture.tobytes())))
             for (i, norm), (length, other, picture) in found.items()
@@ -255,11 +255,11 @@ class Store:
         }
 
     def pictured(self) -> set[int]:
-        """Inputs whose picture is kept."""
+        """Inputs whose picture is stored."""
         return {row[0] for row in self._connection.execute("SELECT input FROM pictures")}
 
     def began(self, norm: str, content: str) -> int:
-        """Note that a shard was given to a worker; the number by which it is known."""
+        """Record that a shard was given to a worker; returns the number of the shard."""
         with self._writing("a new shard") as connection:
             row = (norm, content)
             return int(connection.execute("INSERT INTO shards (norm, content) VALUES (?, ?)", row).lastrowid or 0)
@@ -281,7 +281,7 @@ class Store:
         return list(self._connection.execute("SELECT number, norm, content, seconds, worker FROM shards"))
 
     def covered(self) -> dict[tuple[int, str], list[range]]:
-        """Blocks that are stored, per input and norm; an input that is whole has blocks 0 to infinity."""
+        """Stored blocks per input and norm; an input that is complete has blocks 0 to infinity."""
         found: dict[tuple[int, str], list[range]] = {}
         for input_id, norm, first, whole, metadata in self._rows("parts", "ORDER BY input, norm, first_block"):
             blocks = range(EVERYTHING) if whole else range(first, first + max(json.loads(metadata)["counts"]))
@@ -289,7 +289,7 @@ class Store:
         return found
 
     def done(self, covered: Mapping[tuple[int, str], Sequence[range]] | None = None) -> set[tuple[int, str]]:
-        """The (input, norm) pairs that are complete; `covered` saves reading it again."""
+        """The (input, norm) pairs that are complete; pass `covered` to avoid reading it again."""
         wanted = self._blocks
         there = self.covered() if covered is None else covered
         return {key for key, ranges in there.items() if sum(map(len, ranges)) >= wanted}
@@ -300,7 +300,7 @@ class Store:
         return int(config.get("blocks", 0))
 
     def append_bounds(self, records: Sequence[AttackRecord | CertificateRecord]) -> None:
-        """Store what attacks or proofs found for a batch of inputs in one transaction."""
+        """Store the results of attacks or certificates for a batch of inputs in one transaction."""
         with self._writing("bounds") as connection:
             for record in records:
                 name, _norm, *numbers = list(astuple(record))[2:]
@@ -313,11 +313,11 @@ class Store:
                 connection.execute(f"INSERT INTO {place} VALUES ({', '.join('?' * len(row))})", row)
 
     def above(self) -> list[AttackRecord]:
-        """All that attacks found."""
+        """The records of all attacks."""
         return [AttackRecord(*row) for row in self._bounds("attacks")]
 
     def below(self) -> list[CertificateRecord]:
-        """All that was proved."""
+        """The records of all certificates."""
         return [CertificateRecord(*row) for row in self._bounds("certificates")]
 
     def _bounds(self, place: str) -> Iterator[tuple[Any, ...]]:
@@ -327,7 +327,7 @@ class Store:
     def measurements(
         self, norm: str, *, maxima: bool = True, inputs: Collection[int] | None = None
     ) -> list[Measurements]:
-        """The measurements of a norm, of all or some inputs, in their order; without `maxima` they stay on disk."""
+        """The measurements of all or some inputs in one norm, in order; block maxima are only read with `maxima`."""
         return self.measurements_by_norm([norm], maxima=maxima, inputs=inputs)[norm]
 
     def measurements_by_norm(
@@ -350,7 +350,7 @@ class Store:
         return {norm: [merged(parts, wanted) for parts in inputs.values()] for norm, inputs in found.items()}
 
     def append_tails(self, norm: str, estimator: str, found: Mapping[int, Sequence[Tail]]) -> None:
-        """Keep fitted tails, one per target of each input, in place of what was kept."""
+        """Store fitted tails, one per target of each input, replacing earlier ones."""
         rows = [
             with_crc((input_id, norm, estimator, json.dumps([numbers_of(tail) for tail in each])))
             for input_id, each in found.items()
@@ -359,13 +359,13 @@ class Store:
             connection.executemany("INSERT OR REPLACE INTO tails VALUES (?, ?, ?, ?, ?)", rows)
 
     def tails(self, norm: str, estimator: str) -> dict[int, list[Tail]]:
-        """Tails that this estimator fitted, per input."""
+        """The stored tails of this fit, per input."""
         rows = self._rows("tails", "WHERE norm = ? AND estimator = ?", (norm, estimator))
         return {row[0]: [tail_of(numbers) for numbers in json.loads(row[3])] for row in rows}
 
 
 def _readable(path: Path) -> sqlite3.Connection:
-    """Open for reading, beside a writer or in a folder where nothing may be written."""
+    """Open for reading, also while another process writes, or in a read-only folder."""
     address = f"file:{quote(str(path.resolve()))}?mode=ro"
     connection = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS)
     try:
@@ -386,7 +386,7 @@ def _writable(path: Path) -> sqlite3.Connection:
 
 
 def _check(connection: sqlite3.Connection, path: Path, *, thorough: bool) -> None:
-    """Refuse a file whose structure is damaged; checksums of rows are looked at as they are read."""
+    """Raise a StoreError if the file's structure is damaged; checksums of rows are checked when rows are read."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
         raise _unreadable(path, "it has no such tables")
     if thorough or path.stat().st_size <= CHECKED_BYTES:

@@ -1,4 +1,4 @@
-"""A study: one model, one data set, one or more norms, kept in a run directory and resumed by repeating it."""
+"""A study: one model, one data set, one or more norms; stored in a run directory, resumed by repeating it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _add_weights(digest: hashlib._Hash, module: torch.nn.Module) -> None:
 
 
 def _identity(transform: Any) -> str:
-    """What tells one transform from another: its name, its code and the values it closes over; no memory addresses."""
+    """A text that identifies a transform: its name, its code and the values in its closure; no memory addresses."""
     code = getattr(transform, "__code__", None)
     if isinstance(transform, partial):
         parts = [_identity(transform.func), repr(transform.args), repr(transform.keywords)]
@@ -85,7 +85,7 @@ def _identity(transform: Any) -> str:
 
 
 def versions() -> dict[str, str]:
-    """The software that computes."""
+    """Versions of the software."""
     return {
         "cleverscore": cleverscore.__version__,
         "python": platform.python_version(),
@@ -97,10 +97,10 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Missing:
-    """What a run lacks: the blocks that are there, and per norm the inputs with the share of each that is not.
+    """What is missing in a run: the stored blocks, and per norm the unfinished inputs with the missing share of each.
 
-    chunk_sizes     per norm, those of the run's first part: points that meet others in a matrix product get other last
-                    bits, so a run keeps to them.
+    chunk_sizes     per norm, the chunk sizes with which the run was started; a run keeps them, because another chunk
+                    size would change the last bits of gradients.
     """
 
     covered: dict[tuple[int, str], list[range]]
@@ -111,7 +111,7 @@ class Missing:
 class Study:
     """A config with its model and inputs, checked and ready to run.
 
-    recipe      a function and its arguments that load the classifier in another process, where it cannot be sent.
+    recipe      a function and its arguments that load the classifier in another process, if it cannot be sent.
     """
 
     def __init__(
@@ -148,10 +148,10 @@ class Study:
                 raise InputError("all inputs are misclassified, and misclassified inputs are skipped: nothing is left")
 
     def open_store(self, folder: Path, *, fresh: bool = False, command: str | None = None) -> Store:
-        """Create the run directory, or open it if it holds this study or one that may grow to it.
+        """Create the run directory, or open it if it contains this study or one that can be extended to it.
 
-        More inputs and a larger budget continue a run; other settings than it has are refused. `command` is kept, to be
-        repeated.
+        More inputs and a larger budget extend a run; any other change of settings is refused. `command` is stored, so
+        that it can be repeated.
         """
         path = folder / FILE_NAME
         if fresh and path.exists():
@@ -188,7 +188,7 @@ class Study:
         return store
 
     def _used(self) -> dict[str, Any]:
-        """Values that the config leaves to the model or the method."""
+        """The values used for settings that the config leaves to the model or the method."""
         one = next(iter(self.settings.values()))
         constants = {
             name: None if values is None else values.tolist()
@@ -203,7 +203,7 @@ class Study:
         }
 
     def missing(self, store: Store) -> Missing:
-        """What is not stored yet."""
+        """The work that is not stored yet."""
         covered = store.covered()
         parts: dict[str, list[tuple[Example, float]]] = {}
         for norm, rule in self.settings.items():
@@ -227,7 +227,7 @@ class Study:
     def costs(
         self, missing: Missing, *, chunk_size: int | None = None, workers: int | None = None
     ) -> dict[str, Estimate]:
-        """What the missing part costs at most, per norm."""
+        """The largest cost of the missing work, per norm."""
         found = {}
         context = self._context(missing, chunk_size, workers)
         for norm, parts in missing.parts.items():
@@ -254,12 +254,13 @@ class Study:
         stop: Stop | None = None,
         only: Sequence[Example] | None = None,
     ) -> dict[str, float]:
-        """Compute what is missing and store every shard as it is finished; `stop` ends this after those under way.
+        """Compute the missing work and store every shard when it is finished; `stop` ends the run after the current
+        shards.
 
-        on_shard    hears of every shard that is finished: its series, and how many inputs it is.
-        only        these examples and no others.
+        on_shard    called for every finished shard with its series and its number of inputs.
+        only        compute these examples only.
 
-        Returns the seconds that an input took in each series.
+        Returns the seconds per input in each series.
         """
         executor = executor or InProcess()
         inside = isinstance(executor, InProcess)
@@ -304,7 +305,7 @@ class Study:
         return {series: seconds / inputs for series, (seconds, inputs) in took.items()}
 
     def _context(self, missing: Missing, chunk_size: int | None, workers: int | None) -> WorkerContext:
-        """What computes shards here, made once for the estimate of the cost and for the run."""
+        """The worker context of this process, made once for the cost estimate and the run."""
         key = (chunk_size, workers, tuple(missing.chunk_sizes.items()))
         if self._contexts.get(key) is None:
             given = dict.fromkeys(self.settings, chunk_size) if chunk_size else missing.chunk_sizes
@@ -342,7 +343,7 @@ class Study:
 
 
 def _given_out(store: Store, shards: Sequence[Shard], stop: Stop | None) -> Iterator[Shard]:
-    """The shards in their order, each noted in the store as it is taken, until somebody asks for an end."""
+    """The shards in order, each recorded in the store when it is taken, until a stop is requested."""
     for shard in shards:
         if stop is not None and stop.asked:
             return

@@ -16,7 +16,7 @@ CHANNELS = (1, 3, 4)  # grey, colours, colours with transparency (which is left 
 def thumbnail(x: npt.NDArray[Any], bounds: tuple[float, float] | None, *, side: int = SIDE) -> Picture | None:
     """An input as a picture (height, width, 1 or 3), at most `side` on a side; None where it is not a picture.
 
-    Values are read between the bounds, or between the input's own smallest and largest value.
+    Black and white are the bounds or, without bounds, the input's smallest and largest value.
 
     >>> thumbnail(np.linspace(0.0, 1.0, 64 * 2 * 64).reshape(1, 128, 64), (0.0, 1.0)).shape
     (64, 32, 1)
@@ -43,7 +43,7 @@ def shrunk_picture(picture: Picture, side: int) -> Picture:
 
 
 def _shrunk(x: npt.NDArray[np.float64], side: int) -> npt.NDArray[np.float64]:
-    """Means over boxes, so that no detail is skipped."""
+    """Shrink by means over boxes of pixels, so that no detail is skipped."""
     factor = side / max(x.shape[1:])
     if factor >= 1.0:
         return x

@@ -1,8 +1,8 @@
 """ONNX files as torch modules.
 
-The graph is walked twice with tensors that have shapes and no values, for two batch sizes. What comes out with values
-does not depend on the input: it is a constant, or a multiple of the batch size. The rest is written down as a torch.fx
-graph of torch layers and functions, and its outputs are compared with onnxruntime's.
+The graph is evaluated twice, for two batch sizes, with an input that has a shape but no values. Results that still have
+values do not depend on the input: they are constants or multiples of the batch size. All other nodes become a torch.fx
+graph of torch layers and functions, whose outputs are compared with onnxruntime's.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Tracer(fx.Tracer):
 
 
 def _folded(first: torch.Tensor, second: torch.Tensor, batches: tuple[int, int]) -> Any:
-    """A constant, numbers that grow with the batch, or None for what must be computed for each batch."""
+    """The value of a node if it does not depend on the input: a constant, or multiples of the batch size; else None."""
     if first.shape == second.shape and (first is second or torch.equal(first, second)):
         return first
     if first.shape != second.shape or first.ndim > 1 or first.is_floating_point():
@@ -108,7 +108,7 @@ def _shape_of(made: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 class _Walk:
-    """One pass over the graph with shapes in place of data."""
+    """One evaluation of the graph with shapes instead of data."""
 
     def __init__(self, graph: Graph, batch: int, layers: dict[int, nn.Module]) -> None:
         self.graph, self.batch, self.layers = graph, batch, layers
@@ -164,7 +164,7 @@ class _Walk:
 
 
 class _Written(nn.Module):
-    """The part of the graph that depends on the input, for torch.fx to write down."""
+    """The part of the graph that depends on the input, as a module that torch.fx traces."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class _Written(nn.Module):
 
 
 def _compare(path: Path, graph: Graph, module: nn.Module) -> None:
-    """Outputs must be onnxruntime's, on random inputs."""
+    """Raise a LoadError unless the outputs for random inputs equal onnxruntime's."""
     try:
         import onnxruntime
     except ImportError:

@@ -1,4 +1,4 @@
-"""ONNX nodes with weights and pooling, as torch layers: other parts of the program then see what they know."""
+"""ONNX nodes with weights, and pooling, as torch layers, which optimisation and bound propagation recognise."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NORMALISATIONS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn
 
 
 def layer(node: Node) -> nn.Module | None:
-    """The layer that a node is, or None where it is a plain operation."""
+    """The torch layer for a node, or None for a node that is a plain operation."""
     build = LAYERS.get(node.operator)
     return None if build is None else build(node)
 
 
 class Pad(nn.Module):
-    """A constant border: `widths` as in `torch.nn.functional.pad`."""
+    """Padding with a constant; `widths` as in `torch.nn.functional.pad`."""
 
     def __init__(self, widths: list[int], value: float = 0.0) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ def _max_pool(node: Node) -> nn.Module | None:
 
 
 class _InnerAverage(nn.Module):
-    """Average pooling with an uneven border that is not counted."""
+    """Average pooling with asymmetric padding that does not count in the average."""
 
     counted: torch.Tensor
 
@@ -172,7 +172,7 @@ class _InnerAverage(nn.Module):
         self.register_buffer("counted", pool(pad(ones)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Sums over the window, divided by the number of inner values."""
+        """Sums over each window, divided by the number of values that are not padding."""
         pooled: torch.Tensor = self.pool(self.pad(x)) / self.counted
         return pooled
 

@@ -1,4 +1,4 @@
-"""One ONNX node with what is known of its inputs, as the operators see it."""
+"""One ONNX node with the known values and shapes of its inputs, as operators use it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LARGEST_TENSOR = 2**29
 class Varying:
     """Whole numbers computed from the batch size alone: each is a constant, or a multiple of the batch size.
 
-    constants   (k,) the value where it does not depend on the batch.
-    multiples   (k,) how many times the batch size it is; 0 where it is a constant.
-    scalar      whether it has no axis.
+    constants   (k,) the values of numbers that do not depend on the batch.
+    multiples   (k,) for the other numbers, the factor of the batch size; 0 for constants.
+    scalar      whether the value is a scalar without an axis.
     """
 
     constants: tuple[int, ...]
@@ -35,9 +35,9 @@ FLOW = object()  # stands for an input that depends on the model's input
 class Node:
     """A node: operator, attributes, and for each input its value and shape.
 
-    values      a tensor that is known beforehand, a `Varying`, or FLOW for data; None for an absent input.
-    shapes      of each input, with a batch of two.
-    batch       the batch size: a number, or what stands for it while the graph is written down.
+    values      per input: a known tensor, a `Varying`, FLOW if it depends on the data, None if it is absent.
+    shapes      the shape of each input, for a batch of two.
+    batch       the batch size: a number, or its symbol while the graph is traced.
     """
 
     operator: str
@@ -50,7 +50,7 @@ class Node:
     outputs: int
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An attribute."""
+        """An attribute of the node."""
         return self.attributes.get(name, default)
 
     def has(self, position: int) -> bool:
@@ -69,14 +69,14 @@ class Node:
         return len(self.shape(position))
 
     def known(self, position: int) -> torch.Tensor:
-        """An input that must be a constant."""
+        """The value of an input that must be a constant; an error otherwise."""
         value = self.values[position]
         if not isinstance(value, torch.Tensor):
             raise self.error(f"input {position} must be a constant")
         return value
 
     def ints(self, position: int) -> list[Any]:
-        """Whole numbers given as an input; a multiple of the batch size is an expression in `batch`."""
+        """Whole numbers from an input; multiples of the batch size become expressions in `batch`."""
         value = self.values[position]
         if isinstance(value, Varying):
             pairs = zip(value.constants, value.multiples, strict=True)
@@ -98,11 +98,11 @@ class Node:
         return None if value is None else float(value)
 
     def error(self, reason: str) -> LoadError:
-        """What to raise where this node cannot be used."""
+        """The error for a node that cannot be converted."""
         return LoadError(f"operator {self.operator} (node '{self.name}') of the ONNX file: {reason}")
 
     def sized(self, shape: Sequence[Any]) -> list[Any]:
-        """`shape`, refused where a tensor of it would be absurdly large."""
+        """`shape`; an error if a tensor of this shape would be absurdly large."""
         count = 1
         for side in shape:
             count *= abs(side) if isinstance(side, int) else 1

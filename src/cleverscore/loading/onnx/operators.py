@@ -1,7 +1,7 @@
 """ONNX operators as torch functions: f(node, *inputs) -> output or a tuple of outputs.
 
-They run on tensors, on tensors without values (to learn shapes) and on symbols (to write the graph down), so they never
-look at what flows: whatever must be known, the node knows.
+They run on tensors, on tensors without values (to infer shapes) and on symbols (to trace the graph). So they never read
+the values of their inputs; values that must be known are in the node.
 """
 
 from __future__ import annotations
@@ -395,7 +395,7 @@ OPERATORS: dict[str, Operator] = {
 
 
 def as_tensor(array: Any) -> torch.Tensor:
-    """A numpy array as a tensor, in memory of its own and in this machine's byte order."""
+    """A numpy array as a tensor, copied and in the native byte order."""
     values = np.array(array)
     if values.dtype.kind not in "fiub":
         raise TypeError(f"values of type {values.dtype} cannot be used")

@@ -1,4 +1,4 @@
-"""ONNX files as they are on disk: read, checked, with external data from inside their folder only."""
+"""Reads and checks ONNX files; external data may only come from the folder of the file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Step:
     outputs: tuple[str, ...]
 
     def node(self, values: Any, shapes: Any, *, batch: Any, written_for: int | None) -> Node:
-        """This step with what is known of its inputs; shapes that begin with `written_for` take any batch instead."""
+        """This step with the known values of its inputs; a leading batch size `written_for` becomes any batch size."""
         if self.operator == "Reshape" and written_for is not None:
             values = (values[0], _unfixed(values[1], written_for), *values[2:])
         used = max((i + 1 for i, name in enumerate(self.outputs) if name), default=1)
@@ -43,7 +43,7 @@ class Step:
 
 
 def _unfixed(target: Any, batch: int) -> Any:
-    """A shape that begins with the batch size a file was written for, with any batch size in its place."""
+    """A shape with its leading batch size, if it is the one the file was written for, replaced by any batch size."""
     if not isinstance(target, torch.Tensor) or target.ndim != 1 or not len(target) or int(target[0]) != batch:
         return target
     return Varying((0, *map(int, target[1:])), (1, *[0] * (len(target) - 1)), scalar=False)
@@ -53,7 +53,7 @@ def _unfixed(target: Any, batch: int) -> Any:
 class Graph:
     """A graph with one input and one output.
 
-    batch   the batch size that the file was written for, None if any.
+    batch   the fixed batch size of the file, None if it accepts any.
     """
 
     input_name: str
@@ -111,7 +111,7 @@ def _tensors(model: Any) -> list[Any]:
 
 
 def _inside(path: Path, model: Any) -> None:
-    """External data must be a plain file inside the model's folder and as long as it says."""
+    """Raise a LoadError unless external data is a plain file inside the model's folder, of the declared length."""
     folder = path.parent.resolve()
     for tensor in _tensors(model):
         count = 1
@@ -179,7 +179,7 @@ def _graph(path: Path, model: Any, opset: int, *, written_in: int | None = None)
 
 
 def _output(path: Path, graph: Any) -> str:
-    """The logits among the outputs: one called so, or the first that could be."""
+    """The output with the logits: the one with that name, or the first with a suitable shape."""
     names = [str(value.name) for value in graph.output if value.type.tensor_type.elem_type in FLOATS]
     if not names:
         raise LoadError(f"'{path}' has no output of floats")

@@ -1,1 +1,1 @@
-"""The paper's networks, and what is shipped of them."""
+"""The paper's small networks and the shipped data."""

@@ -1,4 +1,4 @@
-"""CIFAR-10 in its canonical binary files, checked against their published MD5 sums."""
+"""CIFAR-10 from its original binary files, checked against their published MD5 sums."""
 
 from __future__ import annotations
 

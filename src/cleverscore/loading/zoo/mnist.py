@@ -1,4 +1,4 @@
-"""MNIST in its four canonical idx files, checked against their published MD5 sums."""
+"""MNIST from its four original idx files, checked against their published MD5 sums."""
 
 from __future__ import annotations
 

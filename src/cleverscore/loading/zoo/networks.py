@@ -1,8 +1,8 @@
 """The small networks of the paper (section 5.1): a softplus MLP and a 7-layer CNN, for MNIST and CIFAR-10.
 
 Layer sizes follow the code that the authors released, which in turn follows Carlini & Wagner (2017): 3x3 convolutions
-without padding, two pooling steps, two hidden dense layers. Inputs are images in [0, 1] minus one half; the subtraction
-is left to `Classifier(mean=0.5, std=1.0)` so that weights and input units stay apart.
+without padding, two pooling steps, two hidden dense layers. Inputs are images in [0, 1] minus one half;
+`Classifier(mean=0.5, std=1.0)` does the subtraction, so that scores are in units of the images.
 """
 
 from __future__ import annotations

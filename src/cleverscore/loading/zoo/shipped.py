@@ -1,7 +1,7 @@
-"""What the package carries: weights of the paper's eight small networks and the first 200 test images of MNIST.
+"""Shipped files: weights of the paper's eight small networks and the first 200 test images of MNIST.
 
-Weights of the six networks that the paper adds to the MNIST MLP and CNN are stored in half precision, and it is these
-rounded weights whose accuracy is stated.
+Weights of all networks but the MNIST MLP and CNN are stored in half precision; the stated accuracies are those of the
+rounded weights.
 
 MNIST is by Yann LeCun, Corinna Cortes and Christopher Burges, derived from NIST's Special Databases 1 and 3.
 """

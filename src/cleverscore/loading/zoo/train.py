@@ -1,13 +1,13 @@
 """Train the shipped networks: `python -m cleverscore.loading.zoo.train --mnist FOLDER --cifar FOLDER [--only NAME]`.
 
-SGD with Nesterov momentum 0.9, as the authors' code has it; their 50 epochs at a constant rate are shortened to a
-cosine schedule, which reaches about the same accuracy in a fraction of the time on two cores. The first 5,000 training
-images are held out, as theirs were, so that no test image has any part in a choice.
+SGD with Nesterov momentum 0.9, as in the authors' code. Their 50 epochs at a constant rate are replaced by a shorter
+cosine schedule, which reaches about the same accuracy in a fraction of the time. The first 5,000 training images are
+held out, as in their code, so that no choice depends on a test image.
 
 Distillation at temperature T: a network trained at T is one whose output layer is T times that of an ordinary network,
-because its loss sees logits / T. So the teacher is the shipped CNN with its output layer times T, its labels at T are
-the CNN's softmax, and the student, a fresh network, learns logits / T and has its output layer multiplied by T at the
-end.
+because its loss is computed from logits / T. So the teacher is the shipped CNN with its output layer multiplied by T,
+and its soft labels at T are the CNN's softmax. The student, a new network, learns logits / T, and its output layer is
+multiplied by T at the end.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ RECIPES = {
 
 
 def _moved(images: torch.Tensor, shift: int, generator: torch.Generator) -> torch.Tensor:
-    """Move a whole batch by one random offset, filling with background."""
+    """Shift a whole batch of images by one random offset, filling with background."""
     across, down = (int(torch.randint(-shift, shift + 1, (), generator=generator)) for _ in range(2))
     side = images.shape[-1]
     padded = nn.functional.pad(images, (shift, shift, shift, shift), value=-0.5)
@@ -78,7 +78,7 @@ def _mirrored(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _start(network: nn.Module, recipe: Recipe) -> None:
-    """First weights and dropout of `recipe`."""
+    """Set the initial weights and the dropout of `recipe`."""
     first = True
     for layer in network.modules():
         if isinstance(layer, nn.Dropout):
@@ -94,7 +94,7 @@ def _start(network: nn.Module, recipe: Recipe) -> None:
 
 
 def _rate(recipe: Recipe, progress: float) -> float:
-    """The learning rate after this share of all steps: a straight rise, then a cosine."""
+    """The learning rate after this share of all steps: a linear warm-up, then a cosine."""
     if progress < recipe.warm_up:
         return recipe.rate * max(progress / recipe.warm_up, 1e-3)
     return 0.5 * recipe.rate * (1.0 + math.cos(math.pi * (progress - recipe.warm_up) / (1.0 - recipe.warm_up)))
@@ -181,7 +181,7 @@ def train(
 
 
 def weights_of(network: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
-    """What is stored of a trained network."""
+    """The weights of a trained network as they are stored."""
     kind = torch.float16 if recipe.half else torch.float32
     return {key: value.to(kind).contiguous() for key, value in network.state_dict().items()}
 
