@@ -1,1 +1,1 @@
-"""What people see."""
+"""Tables, plots, HTML pages, comparisons, gates and exports of scores."""

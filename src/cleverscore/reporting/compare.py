@@ -1,4 +1,4 @@
-"""Is B more robust than A? Paired differences of two runs on the same inputs, in words and tables."""
+"""Is B more robust than A? Paired differences of two runs on the same inputs, as tables and sentences."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Change:
     """The relative change of a mean (or a median) over paired inputs, with its bootstrap interval.
 
     before, after   the two means.
-    value           after / before - 1; NaN where the first is 0, infinite or not known.
-    low, high       NaN for fewer than six inputs.
+    value           after / before - 1; NaN if the first mean is 0, infinite or unknown.
+    low, high       the interval; NaN for fewer than six inputs.
     """
 
     of: str
@@ -46,7 +46,7 @@ class Change:
 
     @classmethod
     def between(cls, first: Array, second: Array, level: float, of: str = "mean") -> Change:
-        """The change of paired values; infinite ones count as the largest finite one."""
+        """The change of paired values; an infinite value is replaced by the largest finite one."""
         first, second = finite(first, second)
         found = relative_change(first, second, of=of, level=level)
         statistic: Callable[..., Any] = np.mean if of == "mean" else np.median
@@ -55,7 +55,7 @@ class Change:
 
     @property
     def words(self) -> str:
-        """The change in words."""
+        """The change with both means and the interval, as text."""
         text = f"{self.of} {number(self.before, 3)} then {number(self.after, 3)}"
         if math.isnan(self.value):
             return f"{text}, of which no relative change can be given"
@@ -63,7 +63,7 @@ class Change:
 
     @property
     def short(self) -> str:
-        """The change alone."""
+        """The change alone, as text."""
         if math.isnan(self.value):
             return "-"
         if math.isnan(self.low):
@@ -72,7 +72,7 @@ class Change:
 
 
 def finite(first: Array, second: Array) -> tuple[Array, Array]:
-    """Distances with infinite ones, where no attack succeeded, replaced by the largest finite one of both."""
+    """Distances, with infinite ones (no attack succeeded) replaced by the largest finite distance of both runs."""
     known = np.concatenate([first, second])
     largest = float(known[np.isfinite(known)].max(initial=0.0))
     return np.minimum(first, largest), np.minimum(second, largest)
@@ -80,7 +80,7 @@ def finite(first: Array, second: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one measure says about two runs: scores of another method, attacks or certificates, paired over inputs."""
+    """One measure of two runs, paired over inputs: scores of another method, attacks or certificates."""
 
     kind: str
     first: Array
@@ -91,18 +91,18 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Pairing:
-    """Two runs in one norm, over the inputs that both have; misclassified inputs count as 0 unless they are excluded.
+    """Two runs in one norm, over the inputs that both have; misclassified inputs have score 0 unless they are excluded.
 
     ids             the inputs.
-    first, second   their scores.
-    misclassified   inputs that the first and the second model misclassify, of those that are compared.
-    left_out        inputs in both runs that have no score, or are misclassified where these are excluded.
+    first, second   the scores of the inputs in the two runs.
+    misclassified   numbers of compared inputs that the first and the second model misclassify.
+    left_out        inputs of both runs that are not compared: without a score, or misclassified and excluded.
     unpaired        inputs that only one of the runs has.
     same_model      whether both runs are of the same weights.
-    capped          pairs of which at least one score is the radius.
-    method          of the scores.
-    change          of the mean score.
-    further         what else both runs hold: scores of another method, best attacks, certificates.
+    capped          number of inputs with at least one score capped at the radius.
+    method          the method of the scores.
+    change          the change of the mean score.
+    further         other measures that both runs have: scores of another method, best attacks, certificates.
     curves          robust accuracy of the two runs, over the inputs that are compared.
     """
 
@@ -123,13 +123,13 @@ class Pairing:
 
     @property
     def verdict(self) -> int:
-        """1 if the second is more robust, -1 if the first is, 0 if it cannot be told or if measures contradict."""
+        """1 if the second model is more robust, -1 if the first is, 0 if undecided or if measures contradict."""
         told = set(self.verdicts.values()) - {0}
         return 0 if self.same_model or len(told) != 1 else told.pop()
 
     @property
     def verdicts(self) -> dict[str, int]:
-        """What each measure says by itself."""
+        """The verdict of each measure alone."""
         return {
             f"score ({self.method})": self.difference.verdict,
             **{each.kind: each.difference.verdict for each in self.further},
@@ -142,20 +142,20 @@ class Pairing:
 
     @property
     def attack_change(self) -> Change | None:
-        """Of the mean distortion of the best attack; None where one of the runs has none."""
+        """The change of the mean distortion of the best attack; None if one of the runs has no attacks."""
         return next((each.change for each in self.further if each.kind == ATTACK), None)
 
     def changed_most(self, count: int) -> list[int]:
-        """Places of the inputs whose scores differ most, largest difference first."""
+        """Positions of the inputs whose scores differ most, largest difference first."""
         return [int(i) for i in np.argsort(-np.abs(self.second - self.first), kind="stable")[:count]]
 
 
 def compare(
     first: Findings, second: Findings, *, level: float = 0.95, tests: int = 1, exclude_misclassified: bool = False
 ) -> list[Pairing]:
-    """Pair two runs norm by norm; `tests` is how many such comparisons are made, all to hold together at `level`.
+    """Compare two runs in every norm; `tests` is the number of comparisons that must hold together at `level`.
 
-    Inputs that one of the models misclassifies count as 0 for it, or with `exclude_misclassified` are left out.
+    An input that a model misclassifies has score 0 for that model; with `exclude_misclassified` it is left out.
     """
     _check(first, second)
     same_model = bool(first.config.model_fingerprint) and (
@@ -178,7 +178,7 @@ def _norms(found: Findings) -> str:
 
 
 def _check(first: Findings, second: Findings) -> None:
-    """Refuse to compare what was measured differently."""
+    """Raise an error if the two runs have different settings or data."""
     for name in MUST_AGREE:
         one, other = (getattr(found.config, name) for found in (first, second))
         if name == "radius":
@@ -242,7 +242,7 @@ def _pairing(
 
 
 def _further(one: NormFindings, other: NormFindings, ids: Sequence[int]) -> dict[str, tuple[Array, Array]]:
-    """What both runs hold beside the scores, over the same inputs; misclassified inputs count as 0."""
+    """The other measures that both runs have, over the same inputs; misclassified inputs count as 0."""
     parts = [norm.over(ids) for norm in (one, other)]
     found: dict[str, tuple[Array, Array]] = {}
     for method in one.by_method:
@@ -257,7 +257,7 @@ def _further(one: NormFindings, other: NormFindings, ids: Sequence[int]) -> dict
 
 
 def _noise(scores: Sequence[Score]) -> Array:
-    """Variance of each score from sampling: a quarter of the squared difference of its two halves' scores."""
+    """Variance of each score due to sampling: a quarter of the squared difference of scores from halves of blocks."""
     noise = np.full(len(scores), math.nan)
     groups: dict[int, list[int]] = {}
     for place, score in enumerate(scores):
@@ -275,7 +275,7 @@ def _noise(scores: Sequence[Score]) -> Array:
 
 
 def sentence(pairing: Pairing, names: tuple[str, str] = ("A", "B")) -> str:
-    """Whether the second is more robust than the first, by which measures, and what would tell if it cannot be told."""
+    """The verdict as a sentence: which model is more robust, by which measures; if undecided, what would decide it."""
     found, (first, second) = pairing.difference, names
     if found.count == 0:
         return (
@@ -322,14 +322,14 @@ def _seen(found: Difference, change: Change, second: str, kind: str) -> str:
 
 
 def reference_epsilon(pairing: Pairing) -> float:
-    """Where curves are compared in words: the first run's median score of inputs that count, to two digits."""
+    """The epsilon at which robust accuracies are quoted: the first run's median positive score, to two digits."""
     known = pairing.first[pairing.first > 0.0]
     middle = float(np.median(known)) if len(known) else 0.0
     return float(f"{middle:.2g}")
 
 
 def curve_words(pairing: Pairing, names: tuple[str, str]) -> str:
-    """Robust accuracy of both at one epsilon, with every line that both have."""
+    """Robust accuracy of both runs at one epsilon, as text, by every line that both have."""
     epsilon = reference_epsilon(pairing)
     if pairing.curves is None or epsilon == 0.0:
         return ""
@@ -365,7 +365,7 @@ def _what_would_tell(found: Difference) -> str:
 
 
 def comparison_text(runs: Sequence[tuple[str, Findings]], pairings: Sequence[Sequence[Pairing]], most: int) -> str:
-    """Every run against the first: a table, the inputs that changed most, and a sentence each."""
+    """The comparison of every run with the first, as text: a table, the inputs that changed most, and sentences."""
     letters = [letter_of(place) for place in range(len(runs))]
     parts = [f"{letter}: {name}" for letter, (name, _) in zip(letters, runs, strict=True)]
     parts += [
@@ -412,7 +412,7 @@ def letter_of(place: int) -> str:
 
 
 def notes(pairings: Sequence[Sequence[Pairing]], letters: Sequence[str]) -> list[str]:
-    """What to know about the pairs."""
+    """Remarks on a comparison, such as left-out inputs and capped scores."""
     found = []
     for letter, of_run in zip(letters, pairings, strict=True):
         for pairing in of_run:

@@ -16,7 +16,7 @@ BLOCK_SIZE = 64
 
 
 def write_plots(scores: Scores, bracket: Bracket, folder: Path) -> Iterator[Path]:
-    """Robust accuracy, the scores of all inputs and the least robust input's fit, per norm."""
+    """Write plots per norm: robust accuracy, the scores of all inputs, and the fit of the least robust input."""
     for p in sorted({score.p for score in scores}):
         of_norm = [score for score in scores if score.p == p]
         least = min(of_norm, key=lambda score: score.value)

@@ -49,27 +49,27 @@ def write(store: Store, form: str, out: Path | None) -> None:
 
 
 def _plain_csv(scores: Scores) -> str:
-    """What pandas would write, in a fraction of the time."""
+    """CSV text as pandas would write it, in a fraction of the time."""
     lines = (",".join(map(_cell, score.cells())) for score in scores.rows)
     return "\n".join([",".join(COLUMNS), *lines, ""])
 
 
 def _cell(value: Any) -> str:
-    """A value of a CSV file; None and NaN, which alone differs from itself, are empty cells."""
+    """A value as a CSV cell; None and NaN (the only value that differs from itself) become empty cells."""
     if value is None or value != value:
         return ""
     return f'"{value}"' if isinstance(value, str) and "," in value else str(value)
 
 
 def _json(meta: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Settings, versions and summary, then a line for each row; Python's writer is slow where it has to indent."""
+    """JSON with settings, versions and summary, then one line per row, because indenting rows is slow."""
     head = json.dumps(_finite(dict(meta)), indent=1).removesuffix("\n}")
     lines = ",\n".join(map(json.JSONEncoder(check_circular=False).encode, rows))
     return f'{head},\n "rows": [\n{lines}\n ]\n}}\n'
 
 
 def _finite(value: Any) -> Any:
-    """The same with words for numbers that JSON has not: the norm of linf is infinite."""
+    """The same value with infinite numbers as text, which JSON lacks; the p of linf is one."""
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -78,7 +78,7 @@ def _finite(value: Any) -> Any:
 
 
 def _known(score: Score) -> dict[str, Any]:
-    """The columns of a row; NaN, which JSON has not, becomes None."""
+    """The columns of a row; NaN, which JSON lacks, becomes None."""
     return {name: value if value == value else None for name, value in zip(COLUMNS, score.cells(), strict=True)}
 
 

@@ -1,4 +1,4 @@
-"""What a run found, as flat columns: one entry per input in every norm, in the order of the inputs."""
+"""The results of a run as columns: one entry per input in every norm, in the order of the inputs."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class _Known:
 
 @dataclass(frozen=True)
 class NormFindings:
-    """One norm: the smallest score of each input, None where it is not there yet, and what stands around it.
+    """Results in one norm: the smallest score of each input (None if not computed yet), attacks and certificates.
 
-    method      of `per_input`: sharp where the run has it, else the first that it has.
+    method      the method of `per_input`: sharp if the run has it, else the first one.
     by_method   the smallest score of each input by every method of the run.
-    upper       the best attack's distortion, NaN where none was run, infinite where all failed.
-    certified   the certified radius, NaN where nothing was certified.
-    targets     all scores of an input, one per target class.
+    upper       the best attack's distortion, NaN if none was run, infinite if all failed.
+    certified   the certified radius, NaN without a certificate.
+    targets     the scores of each input for all its target classes.
     """
 
     p: float
@@ -61,7 +61,7 @@ class NormFindings:
 
     @property
     def sampled(self) -> NormFindings:
-        """The same with the scores of a method that fits block maxima, where the run has one beside `method`."""
+        """The same results with the scores of a method that fits block maxima, if the run has one besides `method`."""
         for scores in (self.per_input, *self.by_method.values()):
             if any(score is not None and len(score.maxima) for score in scores):
                 return replace(self, per_input=scores)
@@ -69,21 +69,21 @@ class NormFindings:
 
     @property
     def other(self) -> str | None:
-        """The run's second method, None where there is one."""
+        """The run's second method, None if it has only one."""
         return next((name for name in self.by_method if name != self.method), None)
 
     @property
     def name(self) -> str:
-        """The norm as it is written."""
+        """The name of the norm."""
         return norm_name(self.p)
 
     @property
     def known(self) -> list[Score]:
-        """The scores that there are."""
+        """The scores that are computed."""
         return [score for score in self.per_input if score is not None]
 
     def column(self, name: str) -> Array:
-        """A number of each score, NaN where there is none."""
+        """One attribute of each score as an array, NaN without a score."""
         return np.array([math.nan if score is None else float(getattr(score, name)) for score in self.per_input])
 
     @property
@@ -96,7 +96,7 @@ class NormFindings:
         return median_interval(self.counted_of(method))
 
     def counted_of(self, method: str) -> Array:
-        """The scores of one method, 0 for misclassified inputs, NaN where there is none."""
+        """The scores of one method, 0 for misclassified inputs, NaN without a score."""
         return np.array([math.nan if score is None else score.counted for score in self.by_method[method]])
 
     @property
@@ -106,7 +106,7 @@ class NormFindings:
 
     @property
     def counted_certified(self) -> Array:
-        """The certified radii, 0 for misclassified inputs, NaN where nothing was certified."""
+        """The certified radii, 0 for misclassified inputs, NaN without a certificate."""
         return self._zeroed(self.certified)
 
     def _zeroed(self, values: Array) -> Array:
@@ -120,11 +120,11 @@ class NormFindings:
 
     @property
     def certified_median(self) -> Interval:
-        """The median certified radius; misclassified inputs count as 0; NaN where nothing was certified."""
+        """The median certified radius; misclassified inputs count as 0; NaN without certificates."""
         return median_interval(self.counted_certified)
 
     def over(self, ids: Sequence[int]) -> NormFindings:
-        """The same for some inputs, in this order; each must have a score."""
+        """The results of some inputs, in this order; each must have a score."""
         places = {score.input: place for place, score in enumerate(self.per_input) if score is not None}
         keep = [places[i] for i in ids]
         return self._kept(keep)
@@ -152,7 +152,7 @@ class NormFindings:
 
     @property
     def below_certificate(self) -> npt.NDArray[np.bool_]:
-        """Inputs whose score lies below what is certified, not cut at the radius."""
+        """Inputs whose score lies below the certified radius and is not capped at the radius."""
         capped = np.array([score is not None and score.capped for score in self.per_input], dtype=bool)
         return below_certificate(self.column("value"), self.certified, capped)
 
@@ -167,7 +167,7 @@ class NormFindings:
         return share_certified(self.certified)
 
     def flags(self) -> dict[str, npt.NDArray[np.bool_]]:
-        """What a reader should know about an input, by name."""
+        """Names of the remarks that apply to an input, such as an unreliable fit."""
 
         def marked(test: Any) -> npt.NDArray[np.bool_]:
             return np.array([score is not None and bool(test(score)) for score in self.per_input], dtype=bool)
@@ -185,11 +185,11 @@ class NormFindings:
 
 @dataclass(frozen=True)
 class Findings:
-    """All norms of a run, its inputs and what it was made with.
+    """Results of a run in all norms, its inputs and its settings.
 
     ids         the inputs that have a score in at least one norm.
-    unfinished  how far a run is that is not finished, in words; None where it is.
-    excluded    that misclassified inputs were left out by name, in words; else they are there and count as 0.
+    unfinished  the progress of an unfinished run, as text; None if it is finished.
+    excluded    a text that says that misclassified inputs were left out; empty if they are included with score 0.
     adversarials    the nearest adversarial input by (input, norm): its distance, its class, its picture.
     """
 
@@ -217,7 +217,7 @@ class Findings:
 
     @property
     def wording(self) -> Wording:
-        """What is to be said of the method whose scores are shown first."""
+        """The texts about the method whose scores are shown first."""
         return self.wordings[self.norms[0].method]
 
     @property
@@ -227,13 +227,13 @@ class Findings:
 
     @property
     def class_names(self) -> list[str] | None:
-        """Names of the classes, where the model or the data has them."""
+        """Names of the classes, if the model or the data has them."""
         names = self.meta.get("class_names")
         return None if not names else [str(name) for name in names]
 
 
 def findings(store: Store, *, maxima: bool = True) -> Findings:
-    """Read a run; without `maxima` its block maxima stay on disk, which plots of fits need and summaries do not."""
+    """Read the results of a run; block maxima, which only plots of fits need, are read with `maxima` only."""
     config = StudyConfig.stored(store)
     meta = store.meta
     parts = [stored_scores(store, maxima=maxima, method=method) for method in config.methods]
@@ -262,7 +262,7 @@ def findings(store: Store, *, maxima: bool = True) -> Findings:
 
 
 def _excluded(config: StudyConfig, meta: Mapping[str, Any]) -> str:
-    """That the run itself left misclassified inputs out."""
+    """A text if the run itself left misclassified inputs out."""
     return "misclassified inputs were left out of the run" if config.skip_misclassified or meta.get("selection") else ""
 
 
@@ -287,7 +287,7 @@ def _norm(rule: ScoreRule, scores: Scores, bracket: Bracket | None, places: Mapp
 
 
 def without_misclassified(found: Findings) -> Findings:
-    """The same run without the inputs that its model misclassifies."""
+    """The results without the inputs that the model misclassifies."""
     keep = [i for i, (label, predicted) in enumerate(zip(found.labels, found.predicted, strict=True))
             if label is None or label == predicted]  # fmt: skip
     if not keep:
@@ -304,7 +304,7 @@ def without_misclassified(found: Findings) -> Findings:
 
 
 def _bounds(bracket: Bracket | None, per_input: Sequence[Score | None]) -> tuple[Array, Array, tuple[str | None, ...]]:
-    """The best attack, the certified radius and the attack's name of each score, where the run has them."""
+    """The best attack's distortion, the certified radius and the attack's name for each score, if the run has them."""
     found: dict[tuple[Any, ...], tuple[float, float, str | None]] = {}
     if bracket is not None:
         for part in (bracket, *bracket.others):

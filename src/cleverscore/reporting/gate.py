@@ -1,4 +1,4 @@
-"""A gate for release pipelines: thresholds per norm, a comparison with a baseline, three results."""
+"""A gate for release pipelines: thresholds per norm and a comparison with a baseline; PASS, FAIL or UNDECIDED."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cleverscore.scores.text_table import number
 
 
 class Result(Enum):
-    """How a check ended."""
+    """The result of a check."""
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -28,7 +28,7 @@ class Result(Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One question to a run, answered."""
+    """One check of a run, with its result and a sentence."""
 
     name: str
     result: Result
@@ -37,15 +37,15 @@ class Check:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What a run must reach, per norm ("" is every norm).
+    """The thresholds of a gate, per norm ("" is every norm).
 
-    min_median      the median score must not be below.
-    min_score       no score must be below.
-    max_violations  at most this share of attacked inputs may have a score above their attack.
-    min_robust      pairs (share, epsilon): robust accuracy at epsilon must not be below the share.
-    min_accuracy    the share of inputs that are classified correctly must not be below; None for no such check.
-    max_drop        the mean score may be smaller than that of the baseline by at most this share; None to ask instead
-                    whether the baseline is more robust.
+    min_median      the smallest allowed median score.
+    min_score       the smallest allowed score of any input.
+    max_violations  the largest allowed share of attacked inputs with a score above the attack.
+    min_robust      pairs (share, epsilon): the smallest allowed robust accuracy at epsilon.
+    min_accuracy    the smallest allowed accuracy; None for no such check.
+    max_drop        the largest allowed relative drop of the mean score from the baseline; None to check instead whether
+                    the baseline is more robust.
     """
 
     min_median: dict[str, float] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Thresholds:
 
 
 def parse_thresholds(values: Sequence[str], option: str) -> dict[str, float]:
-    """Thresholds as the command line writes them: 0.3 for every norm, or inf=0.02 for one.
+    """Parse thresholds of the command line: 0.3 for every norm, or inf=0.02 for one.
 
     >>> parse_thresholds(["0.3", "inf=0.02"], "--min-score")
     {'': 0.3, 'inf': 0.02}
@@ -82,7 +82,7 @@ def parse_thresholds(values: Sequence[str], option: str) -> dict[str, float]:
 
 
 def parse_share(value: str, option: str) -> float:
-    """A share as the command line writes it: 10% or 0.1.
+    """Parse a share of the command line: 10% or 0.1.
 
     >>> parse_share("10%", "--max-drop"), parse_share("0.25", "--max-drop")
     (0.1, 0.25)
@@ -98,7 +98,7 @@ def parse_share(value: str, option: str) -> float:
 
 
 def parse_robust(values: Sequence[str], option: str) -> dict[str, list[tuple[float, float]]]:
-    """Shares with their epsilon as the command line writes them: 0.8@0.03, 80%@8/255, or inf=0.8@8/255 for one norm.
+    """Parse shares with their epsilon: 0.8@0.03 or 80%@8/255 for every norm, inf=0.8@8/255 for one.
 
     >>> parse_robust(["0.8@0.5", "inf=80%@8/255"], "--min-robust-accuracy")
     {'': [(0.8, 0.5)], 'inf': [(0.8, 0.03137254901960784)]}
@@ -121,10 +121,10 @@ def parse_robust(values: Sequence[str], option: str) -> dict[str, list[tuple[flo
 def checks(
     found: Findings, thresholds: Thresholds, baseline: Findings | None = None, *, exclude_misclassified: bool = False
 ) -> list[Check]:
-    """All that is asked of a run, in the order of norms; misclassified inputs count as 0 unless they are excluded.
+    """All checks of a run, in the order of norms; misclassified inputs have score 0 unless they are excluded.
 
-    A run with labels is always asked whether its model is better than chance: a constant or a random classifier has no
-    class to keep, and scores say nothing about it.
+    A run with labels is always checked for an accuracy better than chance, because the scores of a constant or random
+    classifier mean nothing.
     """
     for run, name in ((found, "the run"), (baseline, "the baseline")):
         if run is not None and run.unfinished is not None:
@@ -152,7 +152,7 @@ def _known_norms(found: Findings, thresholds: Thresholds) -> None:
 
 
 def _chance(found: Findings) -> list[Check]:
-    """Fails where the accuracy cannot be told from guessing and is nearer to guessing than to 1; else nothing."""
+    """A failed check if the accuracy is not significantly above guessing, and closer to guessing than to 1."""
     pairs = zip(found.labels, found.predicted, strict=True)
     right = [label == predicted for label, predicted in pairs if label is not None]
     if found.excluded or not right:
@@ -224,7 +224,7 @@ def _of_norm(norm: NormFindings, thresholds: Thresholds) -> list[Check]:
 
 
 def _reached(value: float, least: float, norm: NormFindings) -> Result:
-    """Whether a score reaches a threshold; one at the radius may be larger, so it never fails a larger threshold."""
+    """Whether a score reaches a threshold; undecided for a score that is capped at a radius below the threshold."""
     if value < least and least > norm.radius and value >= norm.radius:
         return Result.UNDECIDED
     return _passed(value >= least)
@@ -237,9 +237,9 @@ def _beyond(least: float, norm: NormFindings) -> str:
 
 
 def _robust(norm: NormFindings, least: float, epsilon: float) -> Check:
-    """Robust accuracy at an epsilon: a proof passes, an attack fails, the estimate decides in between.
+    """Check robust accuracy at an epsilon: certificates can pass it, attacks can fail it, scores decide in between.
 
-    Where the estimate is below the share that is asked for and the attacks are not, the truth may be on either side.
+    If the share by scores is below the threshold and the share by attacks is not, the check is undecided.
     """
     curves = norm.robust_accuracy
     shares = curves.at(epsilon)
@@ -277,7 +277,7 @@ def _violations(norm: NormFindings, most: float) -> Check:
 
 
 def _baseline(pairing: Pairing, max_drop: float | None) -> list[Check]:
-    """The run against its baseline: by how much its means fell, or whether the baseline is more robust."""
+    """Checks against the baseline: the drop of the means, or whether the baseline is more robust."""
     if max_drop is not None:
         made = [drop_check(f"l{pairing.norm} mean score", pairing.change, max_drop, pairing.same_scores)]
         if pairing.attack_change is not None:
@@ -292,7 +292,7 @@ def _baseline(pairing: Pairing, max_drop: float | None) -> list[Check]:
 
 
 def drop_check(name: str, change: Change, most: float, same: bool) -> Check:
-    """Passes where the whole interval of the relative change is above -most, fails where it is below."""
+    """Passes if the whole interval of the relative change is above -most, fails if it is below; else undecided."""
     name = f"{name}, drop against the baseline"
     limit = f"at most {most:.1%} lower allowed"
     if same:
@@ -309,7 +309,7 @@ def _limit(limits: dict[str, float], norm: NormFindings) -> float | None:
 
 
 def outcome(made: Sequence[Check], *, strict: bool = False) -> Result:
-    """Of all checks together: one that fails is enough; with `strict` an undecided one fails too."""
+    """The result of all checks together: FAIL if any check fails; with `strict` also if any is undecided."""
     results = {check.result for check in made}
     if Result.FAIL in results or (strict and Result.UNDECIDED in results):
         return Result.FAIL

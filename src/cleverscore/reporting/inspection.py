@@ -1,4 +1,4 @@
-"""What was understood of a model, in words."""
+"""The text of `cleverscore inspect`: how a model was understood."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ MOVES = frozenset(
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Names of the operations that a forward pass runs."""
+    """Records the names of the operations in a forward pass."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -69,7 +69,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def operations(classifier: Classifier, x: torch.Tensor) -> Counter[str]:
-    """How often each torch operation runs for inputs `x`."""
+    """How often each torch operation runs in a forward pass of inputs `x`."""
     with torch.no_grad(), _Watch() as watch:
         classifier.module(classifier.standardised(x))
     seen: Counter[str] = watch.seen
@@ -77,7 +77,7 @@ def operations(classifier: Classifier, x: torch.Tensor) -> Counter[str]:
 
 
 def describe(classifier: Classifier, data: Source | None, *, command: str | None = None) -> str:
-    """Lines "name: value" about a classifier, its accuracy and cost on data, and the `command` to go on with."""
+    """Lines "name: value" about a classifier, its accuracy and cost on data, and the `command` to run next."""
     layers = Counter(type(module).__name__ for module in classifier.module.modules() if not list(module.children()))
     parameters = sum(parameter.numel() for parameter in classifier.module.parameters())
     precision = str(classifier.dtype or "any precision").removeprefix("torch.")
@@ -130,7 +130,7 @@ def _names(classifier: Classifier, data: Source | None) -> str:
 
 
 def _operations(classifier: Classifier, x: torch.Tensor) -> dict[str, str]:
-    """Which operations hide gradients, and which stop a certificate."""
+    """Which operations hide gradients, and which prevent a certificate."""
     seen = operations(classifier, x)
     broken = [f"{count} {name}" for name, count in seen.items() if name in STEPS or "quantize" in name]
     stopped = sorted(name for name in seen if name.rstrip("_") not in BOUNDED and name not in MOVES)
@@ -148,7 +148,7 @@ def _operations(classifier: Classifier, x: torch.Tensor) -> dict[str, str]:
 
 
 def _needed_options(classifier: Classifier, data: str) -> str:
-    """Options that the next command needs, as far as the values of the data tell."""
+    """Options that the next command needs, judged by the values of the data."""
     low, high = (float(word) for word in data.split("values from ")[1].split(",")[0].split(" to "))
     if classifier.bounds is not None:
         return ""
@@ -158,7 +158,7 @@ def _needed_options(classifier: Classifier, data: str) -> str:
 
 
 def near_chance(right: int, count: int, classes: int) -> bool:
-    """Whether guessing gets so many of `count` inputs right in more than one of a hundred cases, and some are wrong.
+    """Whether guessing gets `right` or more of `count` inputs right with probability above 1%; False if most are right.
 
     >>> near_chance(3, 20, 10), near_chance(12, 20, 10), near_chance(11, 20, 2), near_chance(2, 2, 2)
     (True, False, True, False)

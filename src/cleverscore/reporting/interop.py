@@ -1,4 +1,4 @@
-"""Scores in other people's tools: a metric with update, compute and reset; MLflow; Weights & Biases."""
+"""Scores in other tools: a metric with update, compute and reset; MLflow; Weights & Biases."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def scalars(scores: Scores, *, prefix: str = "clever") -> dict[str, float]:
 
 
 def log_to_mlflow(scores: Scores, *, step: int | None = None, prefix: str = "clever") -> dict[str, float]:
-    """Log what `scalars` gives to the active MLflow run, and return it."""
+    """Log the values of `scalars` to the active MLflow run, and return them."""
     try:
         import mlflow
     except ImportError as error:
@@ -52,7 +52,7 @@ def log_to_mlflow(scores: Scores, *, step: int | None = None, prefix: str = "cle
 
 
 def log_to_wandb(scores: Scores, *, step: int | None = None, prefix: str = "clever") -> dict[str, float]:
-    """Log what `scalars` gives to the active run of Weights & Biases, with a histogram per norm, and return it."""
+    """Log the values of `scalars` and a histogram per norm to the active run of Weights & Biases; return the values."""
     try:
         import wandb
     except ImportError as error:
@@ -69,10 +69,10 @@ def log_to_wandb(scores: Scores, *, step: int | None = None, prefix: str = "clev
 
 
 class CleverMetric:
-    """CLEVER as a metric in the manner of torchmetrics: `update` with batches, `compute`, `reset`; no dependency.
+    """CLEVER as a metric with the interface of torchmetrics: `update`, `compute`, `reset`; torchmetrics is not needed.
 
-    Scores of a batch do not depend on the other batches: each input has its number in the stream as its id. Options are
-    those of `clever`; a few blocks are enough to follow a training run.
+    The random points of an input depend on its position among all inputs so far, and not on how they are batched.
+    Options are those of `clever`; a few blocks are enough to follow a training run.
 
     >>> import torch
     >>> metric = CleverMetric(Classifier(torch.nn.Linear(4, 3)), p=2)
@@ -120,6 +120,6 @@ class CleverMetric:
         self._seen = 0
 
     def __call__(self, images: Any, labels: Sequence[int] | None = None) -> dict[str, float]:
-        """Score one more batch, and give the values of this batch alone."""
+        """Score one more batch, and return the values of this batch alone."""
         self.update(images, labels)
         return scalars(self._parts[-1], prefix=self.prefix)

@@ -1,4 +1,4 @@
-"""Checks of a gate as JUnit XML, which pipelines read."""
+"""Checks of a gate as JUnit XML, for release pipelines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cleverscore.reporting.gate import Check, Result
 
 
 def write_junit(made: Sequence[Check], run: str, out: Path, *, strict: bool = False) -> None:
-    """One test case per check; an undecided one is skipped, or with `strict` fails."""
+    """Write one test case per check; an undecided check is a skipped test, with `strict` a failed one."""
     failing = {Result.FAIL, Result.UNDECIDED} if strict else {Result.FAIL}
     failed = sum(check.result in failing for check in made)
     skipped = sum(check.result is Result.UNDECIDED for check in made) if not strict else 0
@@ -42,5 +42,5 @@ def write_junit(made: Sequence[Check], run: str, out: Path, *, strict: bool = Fa
 
 
 def _xml(text: str) -> str:
-    """Text without the characters that XML does not have."""
+    """Text without the characters that XML does not allow."""
     return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)

@@ -1,4 +1,4 @@
-"""A model card: metadata that Hugging Face reads, then a section on what was measured and what it does not promise."""
+"""A model card: metadata for Hugging Face, then a section on what was measured and what it does not promise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cleverscore.tails.paired_tests import FEWEST
 
 
 def model_card(found: Findings) -> str:
-    """The robustness section of a model card, from a run, below the `model-index` that Hugging Face reads."""
+    """The robustness section of a model card for a run, preceded by the `model-index` metadata for Hugging Face."""
     config = found.config
     selection = found.meta.get("selection")
     lines = [
@@ -61,7 +61,7 @@ def model_card(found: Findings) -> str:
 def model_index(found: Findings) -> list[str]:
     """The lines of the metadata: medians, accuracy and robust accuracy as results of the model on the data.
 
-    JSON strings are YAML strings, so a name may hold anything.
+    Names are written as JSON strings, which are valid YAML for any content.
     """
     config = found.config
     name = config.model.rstrip("/").rsplit("/", 1)[-1]
@@ -142,7 +142,7 @@ def _share(value: float) -> str:
 
 
 def _code(text: str) -> str:
-    """A name as code, whatever it holds: the fence is longer than any run of backticks inside."""
+    """A name as inline code; its delimiter is longer than any run of backticks in the name."""
     plain = " ".join(text.split())
     fence = "`" * (1 + max(map(len, re.findall("`+", plain)), default=0))
     space = " " if "`" in plain else ""

@@ -1,4 +1,4 @@
-"""Robust accuracy against epsilon: the share of inputs that keep their right class, by proof, estimate and attack."""
+"""Robust accuracy: the share of inputs that keep their correct class up to epsilon, by proof, score and attack."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CURVE_POINTS = 121  # epsilons of a drawn curve between 0 and its largest distan
 
 
 class Rows(Protocol):
-    """Scores with what stands below and above them: a `Bracket`, or the findings of a run."""
+    """Scores with certified radii and attacks: a `Bracket`, or the findings of a run."""
 
     @property
     def rows(self) -> Sequence[Score]:
@@ -34,7 +34,7 @@ class Rows(Protocol):
 
     @property
     def lower(self) -> Array:
-        """Certified radii, NaN where nothing was certified."""
+        """Certified radii, NaN without a certificate."""
         ...
 
     @property
@@ -45,7 +45,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class Share:
-    """A share of inputs with its exact binomial interval at 95%; NaN where it is not known."""
+    """A share of inputs with its exact binomial interval at 95%; NaN if unknown."""
 
     value: float
     low: float
@@ -53,7 +53,7 @@ class Share:
 
     @classmethod
     def of(cls, hits: int, count: int, level: float = LEVEL) -> Share:
-        """`hits` of `count` (Clopper & Pearson 1934).
+        """The share hits / count with its interval (Clopper & Pearson 1934).
 
         >>> str(Share.of(9, 10))
         '90% (55-100)'
@@ -76,13 +76,15 @@ NOT_KNOWN = Share(math.nan, math.nan, math.nan)
 
 @dataclass(frozen=True)
 class Line:
-    """One of the three lines.
+    """One of the three lines of robust accuracy against epsilon.
 
     kind        "certified", "estimated" or "attacked".
-    source      what it rests on: the method of the scores, or whose crossings or attacks.
-    distances   per input, how far it counts as robust; NaN for a misclassified input, which counts nowhere. An input
-                without a score or a certificate counts at 0 alone; one that no attack moved counts everywhere.
-    limit       nothing is known beyond it: the radius, where some score or certificate ends there; else infinite.
+    source      where the distances come from: the method of the scores, the attacks, or the method whose crossings are
+                used.
+    distances   per input, up to which epsilon it counts as robust: NaN (none) if it is misclassified, 0 without a score
+                or certificate, infinite if all attacks failed.
+    limit       the epsilon beyond which nothing is known: the radius if some score or certificate is capped there, else
+                infinite.
     """
 
     kind: str
@@ -92,29 +94,29 @@ class Line:
 
     @property
     def label(self) -> str:
-        """The kind, and for an estimate the method."""
+        """The kind, and for the estimated line the method."""
         return self.kind if self.source in (ATTACKS, CERTIFICATES) else f"{self.kind} ({self.source})"
 
     def hits(self, epsilon: float) -> int:
-        """Inputs that keep their class up to `epsilon`; an attack of exactly this length has changed it."""
+        """Which inputs keep their class up to `epsilon`; an attack at exactly this distance counts as a change."""
         kept = self.distances > epsilon if self.kind == ATTACKED else self.distances >= epsilon
         return int(kept.sum())
 
     def at(self, epsilon: float) -> Share:
-        """The share of inputs that keep their class up to `epsilon`; not known beyond the limit."""
+        """The share of inputs that keep their class up to `epsilon`; NaN beyond the limit."""
         return NOT_KNOWN if epsilon > self.limit else Share.of(self.hits(epsilon), len(self.distances))
 
 
 @dataclass(frozen=True)
 class RobustAccuracy:
-    """Robust accuracy of one model in one norm: proved <= estimated <= not refuted by an attack, where all is well.
+    """Robust accuracy of one model in one norm: certified <= estimated <= attacked, if scores agree with both bounds.
 
-    A misclassified input counts as 0 at every epsilon, so all lines begin at the accuracy. Without labels the predicted
-    class is taken for the right one. A score or a certificate at the radius counts up to the radius, and the line ends
-    there.
+    A misclassified input counts as 0 at every epsilon, so all lines begin at the accuracy. Without labels, the
+    predicted class counts as correct. A score or a certificate that is capped at the radius counts up to the radius,
+    and the line ends there.
 
     accuracy    share of inputs that are classified correctly; NaN without labels.
-    lines       those that there are, in the order certified, estimated, attacked.
+    lines       the available lines, in the order certified, estimated, attacked.
     """
 
     p: float
@@ -124,7 +126,7 @@ class RobustAccuracy:
     lines: tuple[Line, ...]
 
     def line(self, kind: str) -> Line | None:
-        """The line of this kind, None where the run has nothing for it."""
+        """The line of this kind, None if it is not available."""
         return next((line for line in self.lines if line.kind == kind), None)
 
     def at(self, epsilon: float) -> dict[str, Share]:
@@ -132,18 +134,18 @@ class RobustAccuracy:
         return {line.kind: line.at(epsilon) for line in self.lines}
 
     def epsilons(self, points: int = CURVE_POINTS) -> Array:
-        """A grid for drawing: from 0 to a little beyond the largest distance that is known."""
+        """A grid of epsilons for drawing: from 0 to a little beyond the largest known distance."""
         known = np.concatenate([line.distances for line in self.lines] or [np.zeros(1)])
         known = known[np.isfinite(known)]
         return np.linspace(0.0, max(1.04 * float(known.max(initial=0.0)), 1e-12), points)
 
     def curve(self, line: Line, epsilons: Array) -> tuple[Array, Array, Array]:
-        """The share along a grid and its interval, NaN beyond the limit."""
+        """The shares of a line on a grid of epsilons, with their intervals; NaN beyond the limit."""
         shares = [line.at(float(epsilon)) for epsilon in epsilons]
         return tuple(np.array([getattr(share, name) for share in shares]) for name in ("value", "low", "high"))  # type: ignore[return-value]
 
     def to_dict(self, epsilons: Iterable[float] | None = None) -> dict[str, Any]:
-        """For JSON: accuracy, and the lines on a grid of epsilons with the ends of their intervals."""
+        """A dictionary for JSON: accuracy, and the lines on a grid of epsilons with their intervals."""
         grid = self.epsilons(41) if epsilons is None else np.array(list(epsilons), dtype=np.float64)
         lines = {}
         for line in self.lines:
@@ -171,9 +173,9 @@ def _known(value: float) -> float | None:
 def robust_accuracy(found: Rows | Scores, *, p: float | None = None, method: str | None = None) -> RobustAccuracy:
     """The three lines of one norm, from scores with their bounds.
 
-    found   a bracket, scores (then there is one line), or the findings of one norm of a run.
-    p       the norm, where there are several.
-    method  of the scores that are the estimated line; where there are several, see `main_method`.
+    found   a bracket, scores (which give one line), or the findings of one norm of a run.
+    p       the norm; needed if `found` has several.
+    method  the method of the estimated line; default: see `main_method`.
 
     >>> import torch, cleverscore as cs
     >>> classifier = cs.Classifier(torch.nn.Linear(4, 3), bounds=(-9.0, 9.0))
@@ -203,7 +205,7 @@ def robust_accuracy(found: Rows | Scores, *, p: float | None = None, method: str
 
 
 def main_method(scores: Sequence[Score]) -> str:
-    """Of several methods, the first that searches, since its scores are nearer to the truth; else the first."""
+    """The first method that searches, since its scores are nearer to the true distances; else the first method."""
     searched = (score.method for score in scores if score.profile is not None)
     return next(searched, scores[0].method)
 
@@ -221,7 +223,7 @@ def _columns(found: Rows | Scores) -> tuple[list[Score], Array, Array]:
 def _lines(
     p: float, method: str, rows: Sequence[Sequence[Score]], lower: Sequence[Array], upper: Sequence[Array]
 ) -> RobustAccuracy:
-    """The lines of inputs, each with one row per target: what is nearest counts."""
+    """The lines from rows; of several rows (targets) of one input, the smallest distance counts."""
     radius = rows[0][0].radius
     right = np.array([of[0].correct is not False for of in rows])
     labelled = [of[0].correct for of in rows if of[0].correct is not None]
@@ -256,7 +258,7 @@ def _lines(
 
 
 def parse_epsilons(values: Sequence[str], option: str = "--at") -> dict[str, list[float]]:
-    """Epsilons as the command line writes them: 0.03 or 8/255 for every norm, inf=8/255 for one.
+    """Parse epsilons of the command line: 0.03 or 8/255 for every norm, inf=8/255 for one.
 
     >>> parse_epsilons(["0.5", "inf=8/255"])
     {'': [0.5], 'inf': [0.03137254901960784]}
@@ -271,7 +273,7 @@ def parse_epsilons(values: Sequence[str], option: str = "--at") -> dict[str, lis
 
 
 def robust_accuracy_table(curves: Sequence[RobustAccuracy], epsilons: dict[str, list[float]]) -> str:
-    """Robust accuracy at chosen epsilons, a line per norm and epsilon; the column headers say what was used."""
+    """A table of robust accuracy, one line per norm and epsilon; headers name the methods and attacks used."""
     known = {norm_name(curve.p) for curve in curves}
     for norm in epsilons:
         if norm and norm not in known:

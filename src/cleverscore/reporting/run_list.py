@@ -1,4 +1,4 @@
-"""The runs in a folder: what each is of, what it found, how old it is."""
+"""The list of runs in a folder: model, data, results and age of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEEPEST = 4  # folders below the one that is listed
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A run and its summary, or why it cannot be read.
+    """A run with its summary, or with the reason why it cannot be read.
 
     changed     when its file was last written, in seconds since 1970.
     """
@@ -30,7 +30,7 @@ class ListedRun:
     problem: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; curves of robust accuracy are left to `show --json`."""
+        """A dictionary for JSON, without curves of robust accuracy, which `show --json` has."""
         norms = [
             {name: value for name, value in norm.items() if name != "robust_accuracy"}
             for norm in self.summary.get("norms", ())
@@ -95,7 +95,7 @@ def _short(text: str, most: int = 36) -> str:
 
 
 def age_words(seconds: float) -> str:
-    """How long ago, to one unit.
+    """An age in seconds as text, in one unit.
 
     >>> age_words(30), age_words(7200), age_words(3 * 86400)
     ('30 s', '2 h', '3 d')

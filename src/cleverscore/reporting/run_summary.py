@@ -13,9 +13,9 @@ from cleverscore.tails.paired_tests import Interval
 
 
 def run_summary(found: Findings, epsilons: Mapping[str, Sequence[float]] | None = None) -> dict[str, Any]:
-    """What a run found, in numbers; `epsilons` by norm ("" for every norm) adds robust accuracy at them.
+    """The results of a run as numbers; `epsilons` by norm ("" for every norm) adds robust accuracy at these epsilons.
 
-    Numbers that are not known are None. Misclassified inputs count as 0 unless the run excluded them.
+    Unknown numbers are None. Misclassified inputs count as 0 unless the run excluded them.
     """
     config = found.config
     labelled = [label for label in found.labels if label is not None]

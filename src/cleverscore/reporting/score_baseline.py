@@ -1,4 +1,4 @@
-"""Scores of a test kept in a file, to be compared with by the next run of the test."""
+"""Scores of a test stored in a file, for comparison with later runs of the test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEVEL = 0.95
 
 
 def parse_compare_fail(value: str) -> tuple[str, float]:
-    """Whether the mean or the median may drop, and how far, as the option writes it.
+    """Parse the option --clever-compare-fail: mean or median, and the largest allowed drop.
 
     >>> parse_compare_fail("median:10%")
     ('median', 0.1)
@@ -33,7 +33,7 @@ def parse_compare_fail(value: str) -> tuple[str, float]:
 
 
 def baseline_path(folder: Path, test: str) -> Path:
-    """The file of a test.
+    """The baseline file of a test.
 
     >>> str(baseline_path(Path("kept"), "tests/test_model.py::test_digits[a b]"))
     'kept/tests-test_model.py--test_digits-a-b.json'
@@ -42,7 +42,7 @@ def baseline_path(folder: Path, test: str) -> Path:
 
 
 def save_baseline(path: Path, scores: Scores, settings: Mapping[str, Any]) -> None:
-    """Keep the scores that count, with what they were made with."""
+    """Store the scores (0 for misclassified inputs) with their settings."""
     content = {
         "format": FORMAT,
         "settings": {name: str(value) for name, value in sorted(settings.items())},
@@ -58,7 +58,7 @@ def save_baseline(path: Path, scores: Scores, settings: Mapping[str, Any]) -> No
 
 
 def compare_baseline(path: Path, scores: Scores, settings: Mapping[str, Any], of: str, most: float) -> Check:
-    """Whether the mean or median score dropped by at most this share of the baseline's; inputs are paired."""
+    """Check that the mean or median score dropped by at most this share of the baseline; inputs are paired."""
     try:
         kept = json.loads(path.read_text())
         before = np.array(kept["scores"], dtype=np.float64)

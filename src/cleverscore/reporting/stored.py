@@ -1,4 +1,4 @@
-"""The scores of a run with every column that is known of them."""
+"""The scores of a run with all their columns, also those of attacks and certificates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def stored_table(store: Store, *, maxima: bool = True) -> tuple[Scores, pandas.DataFrame]:
-    """The scores of a run, and all its rows, with the columns of bounds where it has any."""
+    """The scores of a run, and all its rows, with columns of attacks and certificates if the run has any."""
     scores = stored_scores(store, maxima=maxima)
     bracket = stored_bracket(store, scores)
     return scores, (scores if bracket is None else bracket).to_frame()

@@ -1,4 +1,4 @@
-"""Pictures of the nearest adversarial inputs for a page, as large as those of the inputs themselves."""
+"""Pictures of the nearest adversarial inputs for a page, of the same size as the pictures of the inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 def adversarial_pictures(found: Findings, shape: Mapping[str, Any], room: int) -> Arrays:
     """Arrays N.adversarial (the place of each input's picture, -1: none), N.found (its class), N.adversarial_pixels.
 
-    Of inputs whose pictures do not all fit into `room` characters, the least robust come first.
+    If not all pictures fit into `room` characters, those of the least robust inputs are kept.
     """
     side = max(int(shape["height"]), int(shape["width"]))
     size = (int(shape["height"]), int(shape["width"]), int(shape["channels"]))

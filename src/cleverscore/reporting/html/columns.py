@@ -1,4 +1,4 @@
-"""Findings made small enough for a page: thinned maxima, quantised scores per target, pictures within a limit."""
+"""Findings compressed for a page: thinned maxima, quantised scores per target, pictures within a size limit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SAMPLED_PICTURES = 400  # to guess what all of them take
 
 
 def packed(found: Findings, header: dict[str, Any], *, limit: int = LIMIT) -> str:
-    """All that the page's program needs, as one block of text."""
+    """All data of the page's script, as one block of text."""
     arrays: Arrays = {
         "ids": np.array(found.ids, np.int32),
         "labels": np.array([-1 if label is None else label for label in found.labels], np.int32),
@@ -94,7 +94,7 @@ def packed(found: Findings, header: dict[str, Any], *, limit: int = LIMIT) -> st
 
 
 def method_words(method: str) -> str:
-    """A method as people know it.
+    """The name of a method for readers.
 
     >>> method_words("paper"), method_words("sharp")
     ('CLEVER', 'sharp')
@@ -103,7 +103,7 @@ def method_words(method: str) -> str:
 
 
 def curve_of(norm: NormFindings) -> dict[str, Any] | None:
-    """Robust accuracy against epsilon for the page: a grid, and the lines with the ends of their bands."""
+    """Robust accuracy against epsilon for the page: a grid, and the lines with their intervals."""
     if not norm.known:
         return None
     curves = norm.robust_accuracy
@@ -197,7 +197,7 @@ def _quantiles(norm: NormFindings, kept: int) -> npt.NDArray[np.uint16]:
 
 
 def prefixes(blocks: int) -> list[int]:
-    """Numbers of blocks at which convergence is drawn, all of them left aside.
+    """Numbers of blocks at which convergence is drawn, without the full number.
 
     >>> prefixes(100)
     [16, 32, 64]
@@ -206,7 +206,7 @@ def prefixes(blocks: int) -> list[int]:
 
 
 def _convergence(norm: NormFindings) -> npt.NDArray[np.uint16]:
-    """The score from the first 16, 32, ... blocks, as log2 of its ratio to the final one; 0 is none."""
+    """The score from the first 16, 32, ... blocks, as a coded log2 of its ratio to the final score; 0 means none."""
     table = np.zeros((len(norm.per_input), PREFIXES), np.uint16)
     groups: dict[int, list[tuple[int, Score]]] = defaultdict(list)
     for place, score in enumerate(norm.per_input):
@@ -225,7 +225,7 @@ def _convergence(norm: NormFindings) -> npt.NDArray[np.uint16]:
 
 
 def _codes(ratios: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]:
-    """Ratios from 1/16 to 16 as whole numbers from 1; 0 is none."""
+    """Ratios from 1/16 to 16 coded as whole numbers from 1; 0 means none."""
     with np.errstate(divide="ignore", invalid="ignore"):
         octaves = np.log2(ratios)
     codes = 1 + np.rint((STEPS - 1) * np.clip(octaves / (2 * RATIO_OCTAVES) + 0.5, 0.0, 1.0))
@@ -233,7 +233,7 @@ def _codes(ratios: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]:
 
 
 def _stability(norm: NormFindings) -> npt.NDArray[np.uint16]:
-    """End-points of 1, 2, 4, ... merged blocks, as ratios to the largest gradient norm that was met; 0 is none."""
+    """End-points of 1, 2, 4, ... merged blocks, as coded ratios to the largest sampled gradient norm; 0 means none."""
     table = np.zeros((len(norm.per_input), MERGES), np.uint16)
     groups: dict[int, list[tuple[int, Score]]] = defaultdict(list)
     for place, score in enumerate(norm.per_input):
@@ -251,7 +251,7 @@ def _stability(norm: NormFindings) -> npt.NDArray[np.uint16]:
 def _target_scores(
     norm: NormFindings, kept: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], list[float] | None]:
-    """The nearest target classes of each input and their scores on a logarithmic scale of 255 levels; 0 is none."""
+    """The nearest target classes of each input and their scores on a logarithmic scale of 255 levels; 0 means none."""
     shape = (len(norm.per_input), kept)
     classes, levels = np.zeros(shape, np.int32), np.zeros(shape, np.uint8)
     values = [score.value for row in norm.targets for score in row if score.value > 0.0 and math.isfinite(score.value)]
@@ -268,7 +268,7 @@ def _target_scores(
 
 
 def _pictures(found: Findings, room: int) -> tuple[Arrays, dict[str, Any] | None]:
-    """All pictures as large as the room allows; the least robust inputs' if not all fit."""
+    """The pictures, as large as the size limit allows; if not all fit, those of the least robust inputs."""
     have = [place for place, input_id in enumerate(found.ids) if input_id in found.pictures]
     if not have or room <= 0:
         return {}, None

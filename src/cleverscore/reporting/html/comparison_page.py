@@ -1,4 +1,4 @@
-"""The page of a comparison: verdicts, measures, curves over each other, and the inputs that changed most."""
+"""The page of a comparison: verdicts, measures, robust accuracy of both runs, and the inputs that changed most."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ HOW_TO_READ = (
 def comparison_page(
     runs: Sequence[tuple[str, Findings]], pairings: Sequence[Sequence[Pairing]], *, most: int = 10
 ) -> str:
-    """The page: every run against the first."""
+    """The page that compares every run with the first."""
     letters = [letter_of(place) for place in range(len(runs))]
     first = runs[0][1]
     flat = [(letter, pairing) for letter, of_run in zip(letters[1:], pairings, strict=True) for pairing in of_run]
@@ -104,7 +104,7 @@ def _curve(found: Findings, pairing: Pairing) -> dict[str, Any] | None:
 
 
 def _verdict(letter: str, pairing: Pairing) -> str:
-    """One pair in one norm: who is more robust, the measures in a table, and the sentence."""
+    """The verdict on one pair of runs in one norm: which is more robust, a table of measures, and the sentence."""
     better = {1: f"{letter} is more robust than A", -1: f"A is more robust than {letter}"}
     title = better.get(pairing.verdict, f"It cannot be told whether {letter} is more robust than A")
     if pairing.verdict:
@@ -136,7 +136,7 @@ def _verdict(letter: str, pairing: Pairing) -> str:
 
 
 def _kind(kind: str) -> str:
-    """A measure as the table names it."""
+    """The name of a measure in the table."""
     name = kind.removeprefix("score (").removesuffix(")")
     return f"{method_words(name)} score" if name != kind else {"certificate": "certified radius"}.get(kind, kind)
 
@@ -152,7 +152,7 @@ def _change(change: Change) -> str:
 
 
 def _at(letter: str, pairing: Pairing) -> str:
-    """Robust accuracy at one epsilon, in words."""
+    """Robust accuracy at one epsilon, as text."""
     words = curve_words(pairing, ("A", letter))
     return f" {words[:1].upper()}{words[1:]}." if words else ""
 

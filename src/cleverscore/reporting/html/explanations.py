@@ -1,4 +1,4 @@
-"""What a reader should know before relying on a run, in plain language."""
+"""Remarks for the report on how reliable the results of a run are."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cleverscore.tails import FitOutcome
 
 @dataclass(frozen=True)
 class Remark:
-    """One thing to know.
+    """One remark.
 
-    title   in a few words.
+    title   the remark in a few words.
     text    what it means and what to do.
-    flag    the mark that its inputs carry; None where it concerns the run as a whole.
-    counts  inputs that it concerns, by the norm's place.
+    flag    the flag of the inputs that it concerns; None if it concerns the whole run.
+    counts  numbers of inputs that it concerns, one per norm.
     """
 
     title: str
@@ -67,7 +67,7 @@ _FLAGS = {
 
 
 def remarks(found: Findings) -> list[Remark]:
-    """All that should be known, the gravest first."""
+    """All remarks on a run, the most serious first."""
     notes = []
     if found.unfinished is not None:
         notes.append(Remark("unfinished run", f"{found.unfinished[:1].upper()}{found.unfinished[1:]}."))
@@ -89,7 +89,7 @@ def remarks(found: Findings) -> list[Remark]:
 
 
 def headline(norm: NormFindings) -> str:
-    """One sentence about a norm: what is estimated, and what attacks and proofs say."""
+    """One sentence about a norm: the scores, the attacks and the certificates."""
     count = sum(not math.isnan(score.value) for score in norm.known)
     if count == 0:
         return "There is no score in this norm yet."

@@ -1,4 +1,4 @@
-"""The report of a run that still goes on: served on this machine alone, under an address that cannot be guessed."""
+"""Serves the report of an unfinished run: on the local machine only, under an address that cannot be guessed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REST = 4.0  # seconds of rest per second of making a page
 
 
 class LiveReport:
-    """The newest page of a run, made when there are more results and somebody asks."""
+    """The newest page of a run, rendered on request if there are new results."""
 
     def __init__(self, run: Path) -> None:
         self.run = run
@@ -29,7 +29,7 @@ class LiveReport:
         self._not_before = 0.0
 
     def state(self) -> str:
-        """What changes when a page would: the number of results, once the page may be made anew."""
+        """The number of results that `page` would show now; a browser reloads the page when it changes."""
         with self._lock:
             return self._state if self._page and time.monotonic() < self._not_before else self._count()
 
@@ -52,7 +52,7 @@ class LiveReport:
 
 
 class LiveServer(ThreadingHTTPServer):
-    """Answers GET and HEAD of two addresses below a random token, for requests to the loopback alone."""
+    """Answers GET and HEAD for two addresses below a random token, for requests from the local machine only."""
 
     daemon_threads = True
 
@@ -68,7 +68,7 @@ class LiveServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
 
 
@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: the address holds the token."""
+        """Log nothing, because the address contains the token."""
 
 
 def serve_report(run: Path, *, port: int = 0, announce: Callable[[str], None]) -> None:

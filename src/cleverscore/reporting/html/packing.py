@@ -1,6 +1,6 @@
-"""Numbers and names as one compressed block of text that a page can carry.
+"""Numbers and names as one compressed block of text inside a page.
 
-The text is base64, so no name of a class, a file or a model can end the element that holds it.
+The text is base64, so no name of a class, a file or a model can end the HTML element that contains it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ALIGNMENT = 8  # typed arrays of a browser start at multiples of their item's si
 
 
 def pack(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """A header that is JSON, then the arrays: float32, uint16, uint8 or int32, any shape, flattened.
+    """Pack a JSON header and arrays (float32, uint16, uint8 or int32, any shape, flattened).
 
     Layout before compression: the header's length (uint32), the header with its table of arrays, the arrays, each
     padded to a multiple of 8 bytes.
@@ -41,7 +41,7 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> s
 
 
 def unpack(text: str) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """What `pack` was given; arrays come back flat."""
+    """The header and arrays that were given to `pack`; arrays are flat."""
     content = zlib.decompress(base64.b64decode(text))
     (length,) = struct.unpack_from("<I", content)
     header = json.loads(content[4 : 4 + length])
@@ -55,7 +55,7 @@ def unpack(text: str) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
 
 
 def packed_size(content: bytes) -> int:
-    """About how many characters these bytes take in a page."""
+    """The approximate number of characters that these bytes take in a page."""
     return len(zlib.compress(content, 6)) * 4 // 3
 
 

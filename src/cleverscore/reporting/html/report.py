@@ -1,4 +1,4 @@
-"""The report: a run as one HTML file that needs no network, no model and no data."""
+"""The report: a run as one HTML file that needs no internet, no model and no data."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ HOW_TO_READ = (
 
 
 def report_page(store: Store, *, live: str | None = None) -> str:
-    """The page of a run; `live` is the state that a page served while the run goes on compares with."""
+    """The page of a run; `live` is the state of a page that is served while the run goes on, to detect changes."""
     found = findings(store)
     config = found.config
     title = f"{config.model}: robustness"
@@ -79,7 +79,7 @@ def report_page(store: Store, *, live: str | None = None) -> str:
 
 
 def footer() -> str:
-    """Who wrote a page, and when."""
+    """The footer of a page: the program that wrote it, and the date."""
     now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     return escape(
         f"Written by cleverscore {cleverscore.__version__} on {now}. This file is complete: it loads nothing from "
@@ -88,14 +88,14 @@ def footer() -> str:
 
 
 def write_report(store: Store, out: Path) -> int:
-    """Write the page of a run to a file; its size in bytes."""
+    """Write the page of a run to a file; returns its size in bytes."""
     if not store.done():
         raise StoreError(f"{store.folder} holds no finished input yet, so there is nothing to report")
     return write_page(report_page(store), out)
 
 
 def write_page(page: str, out: Path) -> int:
-    """Write a page to a file; its size in bytes."""
+    """Write a page to a file; returns its size in bytes."""
     content = page.encode()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -194,7 +194,7 @@ def _made(found: Findings) -> str:
 
 
 def ranges(rows: str) -> str:
-    """Rows of the data with neighbours drawn together.
+    """Row numbers as text, with consecutive numbers as ranges.
 
     >>> ranges("0,1,2,3,7,9,10")
     '0-3,7,9-10'
@@ -215,7 +215,7 @@ def _plain(value: Any) -> str:
 
 
 def repeat_command(config: StudyConfig) -> str:
-    """The command line of a study, as far as its settings tell it."""
+    """The command line of a study, reconstructed from its settings."""
     default = StudyConfig(config.model, config.data)
     words = ["cleverscore", "score", config.model, config.data, "--preset", "paper"]  # the defaults of a config
     for norm in config.norms:

@@ -1,4 +1,4 @@
-"""The terms of the pages, each explained in a sentence or two where a reader points at it."""
+"""The terms of the pages, each with an explanation of a sentence or two that appears on hover or focus."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TERMS = {
 
 
 def term(name: str) -> str:
-    """Markup of a term that explains itself; plain text where there is nothing to explain."""
+    """Markup of a term with its explanation; plain text for a term without one."""
     words = TERMS.get(name)
     if words is None:
         return escape(name)

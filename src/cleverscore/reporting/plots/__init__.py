@@ -1,6 +1,6 @@
 """Plots: each function draws one thing and returns the matplotlib Axes.
 
-Colours are those of Okabe & Ito, which people with any common colour vision can tell apart.
+Colours are those of Okabe & Ito, which can be distinguished with any common colour vision.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def tail(score: Score, axes: Axes | None = None) -> Axes:
 
 
 def profile(score: Score, axes: Axes | None = None) -> Axes:
-    """The radial profile of a score that was searched for: the steepest fall of the margin found across each shell.
+    """The radial profile of a sharp score: the largest fall (decrease) of the margin per length across each shell.
 
-    The shaded area is the margin, and the score is where it is used up. A dotted line marks the nearest crossing that
-    the search met.
+    The shaded area is the margin, so the score is the distance at which the falls add up to the margin. A dotted line
+    marks the nearest point of another class that the search found.
     """
     if not isinstance(score, Score):
         raise InputError(f"profile() draws one Score, not a {type(score).__name__}; take one input's: scores[0]")

@@ -20,7 +20,7 @@ MOST_BARS = 60  # more cannot be told apart on one page
 
 
 class Bracketed(Protocol):
-    """Scores with what stands below and above them: certified radii and attacks' distortions, NaN where unknown."""
+    """Scores with certified radii and attacks' distortions, NaN where unknown."""
 
     @property
     def rows(self) -> Sequence[Score]:
@@ -79,7 +79,9 @@ def brackets(bracket: Bracketed, axes: Axes | None = None) -> Axes:
 
 
 def gaps(bracket: Bracketed, axes: Axes | None = None) -> Axes:
-    """Distribution of the gap (upper - score) / upper over attacked inputs, per norm; left of 0 it is closer."""
+    """Distribution of the gap (upper - score) / upper over attacked inputs, per norm; negative for scores above the
+    attack.
+    """
     axes = new_axes(axes)
     drawn = False
     for p, color in zip(sorted({row.p for row in bracket.rows}), (BLUE, ORANGE, GREEN, GREY), strict=False):

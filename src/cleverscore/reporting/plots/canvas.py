@@ -1,4 +1,4 @@
-"""What all plots share: colours, axes, names of norms."""
+"""Common parts of plots: colours, axes, names of norms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 
 
 def new_axes(axes: Axes | None, size: tuple[float, float] = (5.0, 3.4)) -> Axes:
-    """The axes given, or new ones in a figure of their own, with no window."""
+    """The given axes, or new ones in a new figure without a window."""
     if axes is not None:
         return axes
     try:
@@ -33,22 +33,22 @@ def new_axes(axes: Axes | None, size: tuple[float, float] = (5.0, 3.4)) -> Axes:
 
 
 def tex(p: float) -> str:
-    """A norm's p for a formula."""
+    """The p of a norm as TeX."""
     return r"\infty" if math.isinf(p) else norm_name(p)
 
 
 def gradient_label(p: float) -> str:
-    """The name of what is fitted for scores in norm p."""
+    """The axis label of the fitted quantity, the gradient norm, for scores in norm p."""
     return rf"largest $\Vert\nabla g\Vert_{{{tex(dual_exponent(p))}}}$ of a block"
 
 
 def checked_score(score: Score, name: str) -> Score:
-    """One Score; whole batches are refused with the way out."""
+    """The Score; an error for a batch of scores, which says how to pick one."""
     if not isinstance(score, Score):
         raise InputError(f"{name}() draws one Score, not a {type(score).__name__}; take one input's: scores[0]")
     return score
 
 
 def title_of(score: Score) -> str:
-    """What a plot of one score is of."""
+    """The title of a plot of one score: input, target, norm."""
     return f"input {score.input}: class {score.predicted} against {score.target}, score {score.value:.4g}"

@@ -19,7 +19,7 @@ MOST_WRITTEN = 12  # classes; with more there is no room for numbers
 
 
 def classes(scores: Scores, axes: Axes | None = None, *, names: Sequence[str] | None = None) -> Axes:
-    """Median score from each predicted class (down) to each target class (across); dark is near."""
+    """Heat map of the median score from each predicted class (rows) to each target class (columns); dark is near."""
     rows = [row for row in scores.rows if not takes_smallest(row.target_kind) and not np.isnan(row.value)]
     if not rows:
         raise InputError("there is no score to draw")

@@ -1,4 +1,4 @@
-"""Robust accuracy against epsilon: the lines that are proved, estimated and not refuted by an attack, with bands."""
+"""Plot of robust accuracy against epsilon: by certificates, by scores and by attacks, with confidence bands."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def robust_accuracy(
 ) -> Axes:
     """Share of inputs that are classified correctly and keep their class up to epsilon.
 
-    Up to three lines: proved by a certificate, estimated by the scores, not refuted by an attack; with `bands` each has
+    Up to three lines: by certificates, by scores, and by attacks (inputs that no attack changed); with `bands` each has
     its exact binomial interval over inputs at 95%. Misclassified inputs count as 0. `found` is a bracket, or scores
-    (one line); `p` chooses the norm where there are several.
+    (one line); `p` selects the norm if there are several.
     """
     curves = found if isinstance(found, RobustAccuracy) else lines_of(found, p=p)
     axes = new_axes(axes)

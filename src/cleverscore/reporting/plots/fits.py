@@ -1,4 +1,4 @@
-"""Plots of one input's tail fit: quantiles against the fitted law, convergence over blocks, and over their size."""
+"""Plots of one input's tail fit: a Q-Q plot, and convergence over the number and the size of blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIRST_BLOCKS = 16  # a fit to fewer block maxima says nothing
 
 
 def quantiles(score: Score, axes: Axes | None = None) -> Axes:
-    """Q-Q plot: ordered block maxima against the fitted law at (i - 1/2) / n; a good fit is straight."""
+    """Q-Q plot: ordered block maxima against quantiles of the fitted law at (i - 1/2) / n; a good fit is a line."""
     score = checked_score(score, "quantiles")
     fit = score.fit
     if fit is None or not fit.outcome.has_law:
@@ -85,9 +85,10 @@ def convergence(score: Score, axes: Axes | None = None) -> Axes:
 
 
 def stability(score: Score, axes: Axes | None = None) -> Axes:
-    """The end-point from blocks that are merged into larger ones, by 2, 4, 8, ...; where the law holds it stays.
+    """The end-point when 2, 4, 8, ... blocks are merged into larger ones; it stays constant if the maxima follow the
+    law.
 
-    The dashed line is the end-point that the score uses, the dotted one the largest gradient norm that was met.
+    The dashed line is the end-point that the score uses, the dotted line the largest sampled gradient norm.
     """
     score = checked_score(score, "stability")
     fit = score.fit
