@@ -2,9 +2,9 @@
 
 With shares 0 = e_0 < e_1 < ... < e_K = 1 of the radius, the largest fall across shell k is
     M_k(r) = max over ||v||_p <= r of g(x0 + e_(k-1) v) - g(x0 + e_k v),     g = f_c - f_j.
-A straight way that leaves the class at distance r falls by the whole margin, so M_1 + ... + M_K >= margin there. Each
-M_k grows with r, hence the smallest r at which the sum reaches the margin is a lower bound of the distance, for every
-choice of shells. For K = 1 it is the distance itself; for ever thinner shells the sum becomes the integral of the
+Along a straight line that leaves the class at distance r, g falls by the whole margin, so M_1 + ... + M_K >= margin
+there. Each M_k grows with r, hence the smallest r at which the sum reaches the margin is a lower bound of the distance,
+for every choice of shells. For K = 1 it is the distance itself; for ever thinner shells the sum becomes the integral of the
 steepest radial slope.
 """
 
@@ -23,9 +23,9 @@ Array = npt.NDArray[np.float64]
 class RadialProfile:
     """What a search found between one input and one target class.
 
-    distance    the r at which the falls add up to the margin, less what crossings that were not found probably take
-                off, at most the radius; NaN where a gradient is not finite.
-    low         what more search would leave of it in nine of ten cases, at least.
+    distance    the score: the r at which the falls add up to the margin, less what crossings that were not found
+                probably take off, at least 89% of `upper` and at most the radius; NaN where a gradient is not finite.
+    low         a cautious guess of the score that a longer search would give.
     upper       distance of the nearest point of the target's class that the search met, infinite if it met none.
     falls       (K,), the largest fall of the margin found across each shell, the innermost first; their sum is the
                 margin, or less where `distance` is the radius.
