@@ -179,10 +179,11 @@ RECIPES = {
     "vit": Recipe(ViT, 18, "held_out", 7, rate=4e-3),
     "robust-cnn-linf": Recipe(striding_cnn, 19, "tuning", 4, rate=4e-3, attack=("inf", 0.15, 5)),
     "robust-mlp-l2": Recipe(lambda: mlp((256,) * 2, nn.ReLU), 20, "tuning", 5, attack=("2", 1.5, 5)),
+    "robust-cnn-l2": Recipe(striding_cnn, 23, "held_out", 4, rate=4e-3, attack=("2", 1.5, 5)),
     "cifar-residual": Recipe(residual_cnn, 21, "tuning", 4, data="cifar", rate=8e-3),
     "cifar-average-pool": Recipe(averaging_cnn, 22, "held_out", 4, data="cifar", rate=4e-3),
 }
-ROBUST = ("robust-cnn-linf", "robust-mlp-l2", "ffnnSIGMOID__Point_6x200", "mnist_small_0_3")
+ROBUST = ("robust-cnn-linf", "robust-cnn-l2", "robust-mlp-l2", "ffnnSIGMOID__Point_6x200", "mnist_small_0_3")
 OTHERS = (
     "mnist-net_256x2",
     "mnist-net_256x4",
@@ -199,7 +200,7 @@ def role(name: str) -> str:
     """Whether settings were chosen while looking at a network, as some were on those of other people."""
     if name in RECIPES:
         return RECIPES[name].role
-    return "held_out" if name in (*LARGE, "mnist_small_0_3") else "tuning"
+    return "held_out" if name in LARGE else "tuning"
 
 
 def _images(data: str, folders: dict[str, str], part: str) -> Images:
