@@ -4,8 +4,8 @@ With shares 0 = e_0 < e_1 < ... < e_K = 1 of the radius, the largest fall across
     M_k(r) = max over ||v||_p <= r of g(x0 + e_(k-1) v) - g(x0 + e_k v),     g = f_c - f_j.
 Along a straight line that leaves the class at distance r, g falls by the whole margin, so M_1 + ... + M_K >= margin
 there. Each M_k grows with r, hence the smallest r at which the sum reaches the margin is a lower bound of the distance,
-for every choice of shells. For K = 1 it is the distance itself; for ever thinner shells the sum becomes the integral of the
-steepest radial slope.
+for every choice of shells. For K = 1 it is the distance itself; for ever thinner shells the sum becomes the integral of
+the steepest radial slope.
 """
 
 from __future__ import annotations
