@@ -143,8 +143,7 @@ def attack(
     chunk_size: int | None = None,
     workers: int | None = None,
 ) -> Attacked:
-    """Attack a batch of inputs: find points near each input that the model does not give the class that it predicts for
-    the input.
+    """Attack a batch of inputs: for each input, find a near point that the model assigns to another class.
 
     images      (n, *input_shape), in the classifier's input units.
     name        "cw", "ifgsm", "ead", "ddn", "fmn" or "descent", or your own function (`AttackFunction`).

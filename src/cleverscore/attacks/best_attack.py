@@ -52,7 +52,7 @@ class BestAttack:
 
     @property
     def seconds(self) -> float:
-        """Time of all attacks together."""
+        """Seconds that all attacks took together."""
         return sum(attacked.seconds for attacked in self.attacks)
 
 

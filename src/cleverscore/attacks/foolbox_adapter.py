@@ -74,7 +74,7 @@ class _UnitBox(nn.Module):
         return x.maximum(self.criterion.low).minimum(self.criterion.high)
 
     def forward(self, u: torch.Tensor) -> torch.Tensor:
-        """Logits."""
+        """Logits (n, K) of coordinates u."""
         logits = self.criterion.classifier.logits((self.criterion.low + self.width * u).to(self.criterion.x.dtype))
         return logits.to(u.dtype) if self.temperature is None else logits.to(self.temperature.dtype) / self.temperature
 

@@ -13,7 +13,7 @@ BISECTIONS = 20  # a millionth of the way
 
 
 def distances(x: torch.Tensor, y: torch.Tensor, p: float) -> torch.Tensor:
-    """||y - x||_p of each row, in double: (n, *shape) -> (n,)."""
+    """||y - x||_p of each row, in double precision: (n, *shape) -> (n,)."""
     norms: torch.Tensor = torch.linalg.vector_norm((y.double() - x.double()).flatten(1), p, dim=1)
     return norms
 

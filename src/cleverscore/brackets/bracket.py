@@ -45,7 +45,7 @@ class Bracket:
     """Certified lower bound, score and attacked upper bound of every bracketed row.
 
     rows                the scores: one per input (the smallest over targets), or with given targets one per target.
-    lower               certified radius, NaN where nothing was certified.
+    lower               the certified radius, NaN without a certificate.
     upper               the smallest distortion that any attack found in the row's norm; infinite where all failed, NaN
                         where none was run. `attack` is the name of the attack that found it.
     upper_l1, upper_l2, upper_linf      the smallest distortion in each of these three norms.
@@ -117,7 +117,7 @@ class Bracket:
         return share_certified(self.lower)
 
     def of_norm(self, p: float) -> Bracket:
-        """The rows of one norm."""
+        """The bracket of the rows in one norm."""
         keep = np.array([row.p == p for row in self.rows], dtype=bool)
         arrays = {name: getattr(self, name)[keep] for name in ("lower", "upper", "upper_l1", "upper_l2", "upper_linf")}
         rows = tuple(row for row in self.rows if row.p == p)

@@ -102,7 +102,7 @@ def evaluate(
 
 
 def _joined(parts: Sequence[Scores]) -> Scores:
-    """The scores of several norms together."""
+    """The scores of several norms as one `Scores`."""
     rows, per_input = (
         tuple(chain.from_iterable(columns)) for columns in zip(*((s.rows, s.per_input) for s in parts), strict=True)
     )

@@ -32,7 +32,7 @@ STEP_OF_MARGIN = 0.3  # gradients are followed this share of the way to where th
 
 @dataclass(frozen=True)
 class UntransformedModel:
-    """The model without its declared transform, in double precision if it gives the same logits in it."""
+    """The model without its declared transform, in double precision if its logits are the same there."""
 
     classifier: Classifier
     dtype: torch.dtype
@@ -44,7 +44,7 @@ class UntransformedModel:
 
 
 def untransformed(classifier: Classifier, examples: Sequence[Example]) -> UntransformedModel:
-    """The model to be probed."""
+    """The model without its declared transform, for probing."""
     plain = copy.copy(classifier)
     plain.transform = plain.transform_backward = None
     few = classifier.transformed(torch.stack([example.x for example in examples[:4]])).detach()

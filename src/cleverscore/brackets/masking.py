@@ -126,7 +126,7 @@ def masking_signs(
 
 
 def sign_above_attack(inputs: Sequence[int], values: Array, upper: Array) -> list[Sign]:
-    """Scores that lie above the distance at which an attack succeeded, by how much; no sign if there are none."""
+    """A list with the sign that scores are above the distance of a successful attack; empty if none is."""
     places = np.flatnonzero(above_attack(values, upper)).tolist()
     above = {inputs[i]: float(values[i] / upper[i]) if upper[i] > 0.0 else math.inf for i in places}
     return [_sign("above_attack", above)] if above else []

@@ -16,7 +16,7 @@ class Preset:
     inputs          how many inputs of a data set, from its first; None for all.
     methods         methods of scoring; the first is the main one, whose scores gates and summaries use.
     blocks, block_size, tolerance   settings of sampled scores.
-    radius          "auto" for one that suits the norm, None for the method's default.
+    radius          "auto" for a radius that suits the norm, None for the method's default.
     attacks         names of attacks, each with the attack's own preset after a colon (docs/attacks.md).
     certificates    methods of certification; left out where the network has layers that they cannot bound.
     """

@@ -32,7 +32,7 @@ class AttackRecord:
 
     @property
     def key(self) -> Key:
-        """What tells records apart."""
+        """The key of a record: records with equal keys are the same."""
         return self.input, self.target, self.name, self.p
 
     def length(self, p: float) -> float:
@@ -55,5 +55,5 @@ class CertificateRecord:
 
     @property
     def key(self) -> Key:
-        """What tells records apart."""
+        """The key of a record: records with equal keys are the same."""
         return self.input, self.target, self.name, self.p

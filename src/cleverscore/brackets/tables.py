@@ -53,7 +53,7 @@ def _first_columns(bracket: Bracket, targets: Sequence[int]) -> tuple[list[str],
 
 
 def _score_cells(bracket: Bracket) -> Iterator[tuple[Score, str]]:
-    """Each row with its score in words, and ! where it contradicts the attack or the proof."""
+    """Each row with its score as text, marked with ! if it contradicts the attack or the certificate."""
     for row, agrees in zip(bracket.rows, bracket.consistent, strict=True):
         yield row, score_words(row) + ("" if agrees or np.isnan(row.value) else " !")
 
@@ -88,7 +88,7 @@ def bracket_summary(bracket: Bracket) -> str:
 
 
 def methods_text(bracket: Bracket) -> str:
-    """Several methods side by side: the table, the medians of each norm, and what a reader should know of them."""
+    """The text about several methods: the table, the medians of each norm, and remarks on how reliable they are."""
     brackets = (bracket, *bracket.others)
     words = [_medians(bracket, p) for p in sorted({row.p for row in bracket.rows})]
     words += _disagreements(brackets)
@@ -101,7 +101,7 @@ def methods_text(bracket: Bracket) -> str:
 
 
 def _methods_table(brackets: tuple[Bracket, ...]) -> str:
-    """One line per row: certified, the score of each method, attack."""
+    """A table with one line per row: certified radius, the score of each method, attack."""
     first = brackets[0]
     attacked, certified = (bool((~np.isnan(bounds)).any()) for bounds in (first.upper, first.lower))
     found = [{_key(row): cell for row, cell in _score_cells(each)} for each in brackets]
@@ -127,7 +127,7 @@ def _key(row: Score) -> tuple[int, float, int | None]:
 
 
 def _medians(bracket: Bracket, p: float) -> str:
-    """The medians of a norm, from the proof up to the attack."""
+    """The medians of a norm: certified radius, scores, attack."""
     part = bracket.of_norm(p)
     columns = [
         ("certified", part.lower),
@@ -141,7 +141,7 @@ def _medians(bracket: Bracket, p: float) -> str:
 
 
 def _disagreements(brackets: tuple[Bracket, ...]) -> list[str]:
-    """How often each method contradicts attacks and proofs."""
+    """How often the scores of each method contradict attacks and certificates."""
     first = brackets[0]
     words = []
     for each in brackets:

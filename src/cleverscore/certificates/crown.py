@@ -39,7 +39,7 @@ class Region:
     box: tuple[float, float] | None = None
 
     def interval(self) -> Interval:
-        """The smallest box around the region."""
+        """The smallest interval (low, high) that contains the region."""
         radius = self.radius.view(-1, *[1] * (self.x.ndim - 1))
         low, high = self.x - radius, self.x + radius
         if self.box is None:
@@ -201,7 +201,7 @@ class _Backward:
 
     @property
     def rows(self) -> Rows:
-        """The rows over the next node."""
+        """The rows (linear functions) over the node that is processed next."""
         return self.waiting[self.at]
 
     def step(self) -> None:

@@ -21,12 +21,12 @@ NEVER = 20.0  # torch's softplus is the smooth function to 2e-9 from this thresh
 
 
 class UnknownLayerError(Exception):
-    """The reason why a call has no bounds."""
+    """Raised for a call that cannot be bounded, with the reason."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call seen by the tracer.
+    """One call (of a layer, function or method) in a traced network.
 
     function    the call as a function of its one argument that depends on the input, for any batch.
     arguments, named    the arguments of the call, with TRACED in place of those that depend on the input.

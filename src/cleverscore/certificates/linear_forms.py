@@ -72,7 +72,7 @@ class Rows:
         return replace(self, values=values, corner=self.corner * scale - shift)
 
     def selected(self, keep: torch.Tensor) -> Rows:
-        """Some of the rows, by a mask (R,)."""
+        """The rows selected by a mask (R,)."""
         if self.corner is None or self.group is None or self.group_owner is None:
             return Rows(self.values[keep], self.owner[keep])
         used, group = torch.unique(self.group[keep], return_inverse=True)
@@ -92,7 +92,7 @@ class Rows:
         return replace(large, values=values)
 
     def fits(self, other: Rows) -> bool:
-        """Whether one of the two windows contains the other, at the same place in every row."""
+        """Whether one of the two windows contains the other, at the same position in every row."""
         if self.corner is None or other.corner is None:
             return False
         small, large = sorted((self, other), key=lambda rows: rows.values.shape[2:].numel())

@@ -77,7 +77,7 @@ class Weighted(Affine):
 
 
 class Dense(Weighted):
-    """A dense layer on the last axis."""
+    """A dense layer: a matrix applied to the last axis."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, shape: tuple[int, ...]) -> None:
         self.weight = weight
@@ -86,7 +86,7 @@ class Dense(Weighted):
         )
 
     def transposed(self, values: torch.Tensor) -> torch.Tensor:
-        """A^T v."""
+        """A^T v for rows v over the output."""
         return values @ self.weight
 
 
@@ -98,11 +98,11 @@ class Scale(Weighted):
         super().__init__(lambda x: self.slope * x + self.shift, lambda x: self.slope.abs() * x, shape, slope)
 
     def transposed(self, values: torch.Tensor) -> torch.Tensor:
-        """A^T v."""
+        """A^T v for rows v over the output."""
         return values * self.slope
 
     def backward(self, rows: Rows, shape: tuple[int, ...]) -> Rows:
-        """The rows times the slopes, window by window."""
+        """Rows over the input: the rows times the slopes."""
         return replace(rows, values=rows.values * rows.local(self.slope))
 
 
@@ -140,7 +140,7 @@ class Convolution(Weighted):
         return self.dilation[0] * (high - 1) + 1, self.dilation[1] * (wide - 1) + 1
 
     def transposed(self, values: torch.Tensor) -> torch.Tensor:
-        """A^T v."""
+        """A^T v for rows v over the output."""
         # Without padding, then cut: output_padding would cover only what the stride left over.
         full = self._spread(values)
         down, across = self.padding
@@ -150,7 +150,7 @@ class Convolution(Weighted):
         return full[:, :, down : down + high, across : across + wide]
 
     def _spread(self, values: torch.Tensor) -> torch.Tensor:
-        """The transposed convolution, before the padding is cut off."""
+        """The transposed convolution, still with the padding."""
         if self.groups == 1 and self.weight.shape[1] <= FEW_CHANNELS:
             # Libraries are tuned for many channels; one product and a fold are two to three times faster here.
             size = tuple(
@@ -189,7 +189,7 @@ class Sum:
         return sum((sign * value for sign, value in zip(self.signs, given, strict=True)), torch.zeros_like(given[0]))
 
     def backward(self, rows: Rows) -> list[Rows]:
-        """The same rows for every summand."""
+        """Rows over the summands: the same rows for each, with its sign."""
         return [replace(rows, values=sign * rows.values) for sign in self.signs]
 
 

@@ -1,4 +1,4 @@
-"""The largest radius at which bounds still hold, for many inputs at once.
+"""Searches for the largest radius at which lower bounds of margins are positive, for many inputs at once.
 
 The lower bound m(r) of a margin equals the margin at r = 0 and decreases with r. The loss, margin - m(r), is close to a
 power of r. So log r is interpolated as a function of log(loss), and evaluated where the loss equals the margin, which
@@ -54,7 +54,7 @@ class RadiusSearch:
 
     @property
     def done(self) -> bool:
-        """Whether the radius is known to the wanted precision, or cannot be found any better."""
+        """Whether the radius has the requested precision, or cannot be improved."""
         return (
             self.low >= self.limit
             or self.high <= self.low * (1.0 + self.precision)

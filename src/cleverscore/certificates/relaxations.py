@@ -32,7 +32,7 @@ class Activation:
     lipschitz = 1.0  # the largest slope anywhere
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """f(x)."""
+        """The value f(x) of the activation."""
         raise NotImplementedError
 
     def lines(self, low: torch.Tensor, high: torch.Tensor) -> Lines:
@@ -74,11 +74,11 @@ class Convex(Activation):
         self.breakpoint, self.room = breakpoint, room
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """f(x)."""
+        """The value f(x) of the activation."""
         return self.function(x)
 
     def lines(self, low: torch.Tensor, high: torch.Tensor) -> Lines:
-        """Tangent below, chord above."""
+        """Lines around f on [low, high]: a tangent below, the chord above."""
         middle = 0.5 * (low + high)
         slope = self.derivative(middle)
         return Lines(
@@ -99,7 +99,7 @@ class Convex(Activation):
 
 
 def relu() -> Convex:
-    """max(x, 0)."""
+    """The activation max(x, 0)."""
     return Convex(lambda x: x.clamp_min(0.0), lambda x: (x > 0).to(x.dtype), breakpoint=0.0)
 
 
@@ -136,7 +136,7 @@ class Clamp(Activation):
         self.floor, self.ceiling = floor, ceiling
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """f(x)."""
+        """The value f(x) of the activation."""
         return x.clamp(self.floor, self.ceiling)
 
     def lines(self, low: torch.Tensor, high: torch.Tensor) -> Lines:
@@ -160,7 +160,7 @@ class Clamp(Activation):
         return torch.where(flat, 0.0, slope), torch.where(flat, at_high, shift)
 
     def slopes(self, low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """1 if all of [low, high] lies between floor and ceiling; 0 if none does."""
+        """The smallest and the largest slope: 1 where x is between floor and ceiling, else 0."""
         within = (low > self.floor) & (high < self.ceiling)
         touched = (high > self.floor) & (low < self.ceiling)
         return within.to(low.dtype), touched.to(low.dtype)
@@ -178,11 +178,11 @@ class Tanh(Activation):
         self.lipschitz = amplitude * rate
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """f(x)."""
+        """The value f(x) of the activation."""
         return self.amplitude * torch.tanh(self.rate * x) + self.centre
 
     def lines(self, low: torch.Tensor, high: torch.Tensor) -> Lines:
-        """Lines around tanh, scaled and shifted."""
+        """Lines around f on [low, high]: those of tanh, scaled and shifted."""
         low, high = self.rate * low, self.rate * high
         upper = _above_tanh(low, high)
         slope, shift = _above_tanh(-high, -low)  # tanh is odd

@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class CertificateRequest:
-    """The norm, the largest radius, the relative precision, and whether only the smallest over targets matters."""
+    """Norm, largest radius, relative precision, and whether only the smallest radius over targets is needed."""
 
     p: float
     limit: float

@@ -59,7 +59,7 @@ def program() -> None:
 
 
 def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options for what a model file does not state: input box, mean, standard deviation, kind of outputs."""
+    """Add the options --bounds, --mean, --std and --outputs, for properties that a model file does not state."""
     for option in reversed(
         (
             click.option("--bounds", metavar="LOW,HIGH", help="Smallest and largest valid input value, such as 0,1."),

@@ -139,7 +139,7 @@ class Limit(click.ParamType[int | str]):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """The number, or the word."""
+        """Parse the value: a number, or "all"."""
         return "all" if value == "all" else click.IntRange(min=1).convert(value, param, ctx)
 
 

@@ -84,7 +84,7 @@ class Estimator:
         self.ball_of(settings)
 
     def ball_of(self, settings: Settings) -> LpBall:
-        """The ball around each input."""
+        """The ball around each input for these settings."""
         from cleverscore.inputs.balls import LpBall
 
         assert settings.radius is not None  # set in Settings

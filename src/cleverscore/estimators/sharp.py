@@ -38,15 +38,15 @@ class Sharp(Estimator):
     per_target = True
 
     def max_work(self, settings: Settings, dim: int) -> int:
-        """Gradients of one target."""
+        """The largest number of gradients per target, for progress and cost."""
         return most_gradients(dim)
 
     def stops_early(self, settings: Settings) -> bool:
-        """Searches end when more starts change little."""
+        """Whether the search may do less work than `max_work`: always, since it ends when more starts change little."""
         return True
 
     def wording(self, settings: Settings) -> Wording:
-        """What is said of searches."""
+        """The texts about the sharp method for tables and reports."""
         return Wording(
             work="ascent",
             all_well="every search settled",
@@ -62,22 +62,22 @@ class Sharp(Estimator):
         )
 
     def kind(self, classifier: Classifier, settings: Settings) -> type[Prepared]:
-        """Searches; an affine classifier needs none, unless a move may end at a face of the box."""
+        """A search, or for an affine classifier without a box a closed form."""
         return _AffineProfiles if is_affine(classifier) and settings.region != "box" else _Searches
 
 
 class _Searches(Sampler):
-    """Searches in the network that the sampler has made ready."""
+    """Prepared search: it uses the same optimised network as sampling."""
 
     @property
     def splits(self) -> bool:
-        """Stages of a search build on each other."""
+        """Whether the work can be split into blocks: no, because the stages of a search build on each other."""
         return False
 
     def measure(
         self, examples: Sequence[Example], *, budget: Budget | None = None, on_work: OnWork | None = None
     ) -> Iterator[tuple[int, Measurements]]:
-        """Search around all examples."""
+        """Search around all examples; yields (position, measurements) of each."""
         moved = self.moved(examples)
         # The projection of an l2 ball onto a subspace is an l2 ball.
         ball = LpBall(self.reduced.ball.p, self.reduced.ball.radius, self.reduced.ball.region)
@@ -93,7 +93,7 @@ class _Searches(Sampler):
 
 class _AffineProfiles(AffinePrepared):
     def of_norms(self, example: Example, norms: Sequence[float], seconds: float) -> Measurements:
-        """One shell each: the margin falls as fast everywhere."""
+        """Measurements from gradient norms: one profile per target, with one shell, since the slope is constant."""
         radius = self.estimator.ball_of(self.settings).radius
         profiles = tuple(
             _flat_profile(norm, margin, radius) for norm, margin in zip(norms, example.margins, strict=True)
@@ -102,7 +102,7 @@ class _AffineProfiles(AffinePrepared):
 
 
 def _flat_profile(norm: float, margin: float, radius: float) -> RadialProfile:
-    """The profile of an affine classifier: one shell, and the margin falls as fast everywhere."""
+    """The radial profile of an affine classifier: one shell, since the slope of the margin is constant."""
     upper = max(margin, 0.0) / norm if norm > 0.0 else math.inf
     distance = min(upper, radius)
     outcome = FitOutcome.CONSTANT if norm > 0.0 else FitOutcome.ZERO

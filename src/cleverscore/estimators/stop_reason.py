@@ -55,7 +55,7 @@ def is_eliminated(reason: str) -> bool:
 
 
 def sentence_of(reason: str) -> str:
-    """The sentence of a reason; words of an estimator of your own become one.
+    """The sentence of a stop reason; the text of a user's own estimator is made a sentence.
 
     >>> sentence_of("all blocks"), sentence_of("one gradient")
     ('All blocks were drawn.', 'The work ended: one gradient.')

@@ -1,4 +1,4 @@
-"""Exact answers for small networks, to hold estimates against: minimum distortions and local Lipschitz constants.
+"""Exact minimum distortions and local Lipschitz constants of small networks, for comparison with estimates.
 
 ReLU networks of some dozen units have both by mixed-integer programming (p = 1 and inf) or branch and bound over their
 cells (p = 2). Smooth networks have a dense multi-start search, a reference without a proof.

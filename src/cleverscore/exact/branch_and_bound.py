@@ -24,7 +24,7 @@ MOST_CELLS = 50  # a walk from cell to cell gets shorter in every step; this man
 
 
 def half_spaces(phases: Phases, known: Bounds) -> tuple[Array, Array]:
-    """Rows of matrix @ d + offset >= 0 that hold wherever the given phases do."""
+    """Inequalities matrix @ d + offset >= 0 that hold at all points with the given phases."""
     rows, offsets = [np.zeros((0, known.lower[0][0].shape[1]))], [np.zeros(0)]
     for k, phase in enumerate(phases):
         on, off = phase > 0, phase < 0

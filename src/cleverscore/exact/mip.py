@@ -22,7 +22,7 @@ Terms = list[tuple[int, float]]
 
 @dataclass
 class Program:
-    """Variables and constraints, collected row by row."""
+    """A mixed-integer program, to which variables and constraints are added one by one."""
 
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
@@ -84,14 +84,14 @@ class Encoding:
         return values if len(values) == dim else values[:dim] - values[dim:]
 
     def pattern(self, solution: Array) -> Phases:
-        """All phases of a solution."""
+        """The phases of all units in a solution."""
         return tuple(
             np.where(places >= 0, np.where(solution[places] > 0.5, 1, -1), fixed).astype(np.int8)
             for places, fixed in zip(self.phases, self.fixed, strict=True)
         )
 
     def forbid(self, pattern: Phases) -> None:
-        """Exclude one pattern of phases."""
+        """Add a constraint that excludes one pattern of phases."""
         places = np.concatenate([p[p >= 0] for p in self.phases])
         on = np.concatenate([f[p >= 0] for p, f in zip(self.phases, pattern, strict=True)]) > 0
         self.program.require(places, np.where(on, -1.0, 1.0), 1.0 - int(on.sum()), math.inf)

@@ -25,7 +25,7 @@ LONGEST_TEXT = 512
 
 
 def is_model_folder(path: Path) -> bool:
-    """Whether a folder holds a Hugging Face model."""
+    """Whether a folder contains a Hugging Face model."""
     return (path / "config.json").is_file()
 
 
@@ -166,7 +166,7 @@ class _Embedded(nn.Module):
 
 @dataclass(frozen=True)
 class TextEncoding:
-    """How texts become inputs: words to tokens, tokens to the model's word embeddings, padding marked."""
+    """How texts become inputs: texts to tokens, tokens to the model's word embeddings, with a mark for padding."""
 
     tokenizer: Any
     embedding: nn.Module
@@ -176,7 +176,7 @@ class TextEncoding:
         return f"texts to word embeddings, at most {self.longest} tokens"
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Inputs (n, longest of the texts, width)."""
+        """Texts as inputs (n, tokens of the longest text, width)."""
         if not all(isinstance(text, str) and text.strip() for text in texts):
             row = next(i for i, text in enumerate(texts) if not isinstance(text, str) or not text.strip())
             raise InputError(f"text {row} is empty; leave it out")

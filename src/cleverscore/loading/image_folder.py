@@ -114,7 +114,7 @@ def preprocessed(picture: Any, preprocessing: ImagePreprocessing) -> npt.NDArray
 
 
 def with_options(preprocessing: ImagePreprocessing | None, options: dict[str, str]) -> ImagePreprocessing | None:
-    """A preprocessing with the user's `resize` in place of the model's."""
+    """The preprocessing with the user's `resize`, if given, instead of the model's."""
     text = options.pop("resize", None)
     if text is None:
         return preprocessing

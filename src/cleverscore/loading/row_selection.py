@@ -12,7 +12,7 @@ LOOKED_AT = 64  # inputs at a time, while correctly classified ones are looked f
 
 
 def rows_of(text: str | None, count: int) -> list[int]:
-    """Rows of the data: "3,17,40-49", or all of them.
+    """Parse a selection of rows such as "3,17,40-49"; None selects all rows.
 
     >>> rows_of("3,5-7", 10)
     [3, 5, 6, 7]

@@ -73,7 +73,7 @@ def is_thin(layer: nn.Module) -> bool:
 
 
 def thinned(module: nn.Module) -> nn.Module:
-    """Replace thin convolutions within `module`, in place."""
+    """Replace convolutions over few channels within `module`, in place."""
     for name, child in module.named_children():
         if is_thin(child):
             setattr(module, name, ThinConv2d(child))  # type: ignore[arg-type]

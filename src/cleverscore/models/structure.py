@@ -1,4 +1,4 @@
-"""The layers of a network in order, and whether it is affine, as far as layer types tell."""
+"""The layers of a network in order, and whether the network is affine, judged by the types of its layers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AFFINE_LAYERS = (
 
 
 def layers_in_order(module: nn.Module) -> list[nn.Module] | None:
-    """The layers of nested `Sequential`s, first to last; None where a module has a forward pass of its own."""
+    """The layers of nested `Sequential`s, first to last; None if a module has its own `forward`."""
     if type(module) is nn.Sequential:
         parts = [layers_in_order(child) for child in module]
         return None if any(part is None for part in parts) else [layer for part in parts for layer in part or ()]
@@ -34,7 +34,7 @@ def layers_in_order(module: nn.Module) -> list[nn.Module] | None:
 
 
 def is_affine(classifier: Classifier) -> bool:
-    """Whether logits are affine in the input, as far as layer types tell."""
+    """Whether the logits are affine in the input, judged by the types of the layers."""
     layers = layers_in_order(classifier.module)
     if layers is None or classifier.outputs != "logits" or not layers or classifier.transform is not None:
         return False

@@ -22,7 +22,7 @@ class BitDepth:
     bits: int
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """The rounded inputs."""
+        """Inputs rounded to 2^bits levels."""
         steps = 2**self.bits - 1
         rounded: torch.Tensor = torch.round(x * steps) / steps
         return rounded

@@ -79,7 +79,7 @@ class NormFindings:
 
     @property
     def known(self) -> list[Score]:
-        """The scores that are computed."""
+        """The scores that are already computed."""
         return [score for score in self.per_input if score is not None]
 
     def column(self, name: str) -> Array:

@@ -130,7 +130,7 @@ class RobustAccuracy:
         return next((line for line in self.lines if line.kind == kind), None)
 
     def at(self, epsilon: float) -> dict[str, Share]:
-        """The shares at one epsilon, by kind."""
+        """Robust accuracy at one epsilon, by kind of line."""
         return {line.kind: line.at(epsilon) for line in self.lines}
 
     def epsilons(self, points: int = CURVE_POINTS) -> Array:
@@ -171,7 +171,7 @@ def _known(value: float) -> float | None:
 
 
 def robust_accuracy(found: Rows | Scores, *, p: float | None = None, method: str | None = None) -> RobustAccuracy:
-    """The three lines of one norm, from scores with their bounds.
+    """Robust accuracy against epsilon in one norm: by certificates, by scores and by attacks, as far as available.
 
     found   a bracket, scores (which give one line), or the findings of one norm of a run.
     p       the norm; needed if `found` has several.

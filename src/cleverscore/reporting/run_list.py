@@ -57,7 +57,7 @@ def listed(folder: Path) -> list[ListedRun]:
 
 
 def runs_table(runs: list[ListedRun], now: float | None = None) -> str:
-    """A line per run and norm."""
+    """A table with one line per run and norm."""
     now = time.time() if now is None else now
     rows, below = [], []
     for run in runs:

@@ -35,5 +35,5 @@ class RunLock:
             owner.write_text(f"process {os.getpid()} on {socket.gethostname()}")
 
     def release(self) -> None:
-        """Let others write."""
+        """Release the lock, so that another process can write."""
         self._lock.release()

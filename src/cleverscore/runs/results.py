@@ -50,7 +50,7 @@ class StudyConfig:
 
     @classmethod
     def stored(cls, store: Store) -> StudyConfig:
-        """The config that a run was made with."""
+        """The stored config of a run."""
         config = store.meta["config"]
         return cls(**{**config, "norms": tuple(config["norms"])})
 
@@ -136,7 +136,7 @@ def resolved_radii(
 
 
 def rules_of(store: Store, config: StudyConfig, method: str | None = None) -> dict[str, ScoreRule]:
-    """How the measurements of each series become scores."""
+    """The score rule of each series (norm and method) of a run."""
     kept = store.meta["rules"]
     return {series: ScoreRule.restored(kept[series]) for series in config.series(method)}
 

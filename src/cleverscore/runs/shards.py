@@ -187,7 +187,7 @@ class WorkerContext:
 
     @classmethod
     def unpacked(cls, content: bytes, *, threads: int | None = None, device: str | None = None) -> WorkerContext:
-        """The context that was packed, in a worker."""
+        """The context from the bytes of `packed`, in a worker."""
         context: WorkerContext = pickle.loads(content)
         if context.classifier is None:
             assert context.recipe is not None  # packed refuses otherwise

@@ -333,7 +333,7 @@ class Store:
     def measurements_by_norm(
         self, norms: Sequence[str], *, maxima: bool = True, inputs: Collection[int] | None = None
     ) -> dict[str, list[Measurements]]:
-        """The measurements of several norms, read once."""
+        """The measurements of several norms, with one pass over the table."""
         wanted = self._blocks
         chosen = "" if inputs is None else f"WHERE input IN ({', '.join(str(int(i)) for i in inputs)})"
         # Rows of all norms are compared with their checksums: one that claims another norm may be a damaged one.
@@ -359,7 +359,7 @@ class Store:
             connection.executemany("INSERT OR REPLACE INTO tails VALUES (?, ?, ?, ?, ?)", rows)
 
     def tails(self, norm: str, estimator: str) -> dict[int, list[Tail]]:
-        """The stored tails of this fit, per input."""
+        """The stored tail fits with this key (`ScoreRule.tail_fit`), per input."""
         rows = self._rows("tails", "WHERE norm = ? AND estimator = ?", (norm, estimator))
         return {row[0]: [tail_of(numbers) for numbers in json.loads(row[3])] for row in rows}
 

@@ -215,7 +215,7 @@ class Study:
         return Missing(covered, parts, dict(store.meta.get("chunk_sizes") or {}))
 
     def points(self, missing: Missing) -> int:
-        """How many points are still to be drawn."""
+        """The number of points that are still to be drawn."""
         dim = self.examples[0].x.numel()
         return sum(
             round(sum(share for _, share in parts) * self._max_work(norm, dim)) for norm, parts in missing.parts.items()
@@ -318,7 +318,7 @@ class Study:
         return self._contexts[key]
 
     def _budget_shares(self, executor: Executor) -> dict[str, Budget]:
-        """Per norm, the budget of one input."""
+        """The budget of one input, per norm."""
         if self.config.budget is None:
             return {}
         budget, count = Budget.parse(self.config.budget), len(self.examples) * len(self.settings)

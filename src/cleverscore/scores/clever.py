@@ -69,7 +69,7 @@ def clever(
     region      "ball": every point of the ball counts, also points that are no valid inputs (as in the paper). "box":
                 only points within the classifier's bounds count, which gives larger scores for inputs at the bounds,
                 such as black and white pixels. "released-code" clips its points to the bounds in either region.
-    chunk_size  points per forward pass; default: what memory and cache allow.
+    chunk_size  points per forward pass; the default fits memory and cache.
     workers     threads; default: one per core.
     progress    whether to show a progress bar on stderr; default: only if stderr is a terminal.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A number for a table cell: four significant digits, a dash where there is none.
+    """A number for a table cell: four significant digits, a dash for None and NaN.
 
     >>> number(0.123456), number(float("nan")), number(5.0), number(None)
     ('0.1235', '-', '5.000', '-')

@@ -43,7 +43,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Terms:
-    """The objective per block at (t, shape), and its derivatives; arrays of one entry per row."""
+    """The penalised log-likelihood per block at (t, shape), and its derivatives; arrays with one entry per row."""
 
     value: Floats
     log_scale: Floats

@@ -65,7 +65,7 @@ def _place(grid: Floats, values: Floats) -> tuple[NDArray[np.intp], Floats]:
 
 @lru_cache(maxsize=1)
 def null_laws() -> NullLaws:
-    """The tables, read once."""
+    """The null distributions, read from the package's table once."""
     found = json.loads((resources.files(__package__) / "tables.json").read_text())
     return NullLaws(
         xi=np.array(found["xi"]),

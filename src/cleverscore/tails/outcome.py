@@ -33,7 +33,7 @@ class FitOutcome(str, Enum):
 
     @property
     def advice(self) -> str:
-        """What happened and what to do about it, in one sentence."""
+        """One sentence: how the fit ended, and what to do."""
         return _ADVICE[self]
 
     @property
@@ -43,7 +43,7 @@ class FitOutcome(str, Enum):
 
     @property
     def has_law(self) -> bool:
-        """Whether there is a fitted law, with a scale and a shape, to test and to draw."""
+        """Whether the fit has a law with a scale and a shape, which can be tested and plotted."""
         return self.extrapolates or self is FitOutcome.SHAPE_AT_ONE
 
     @property

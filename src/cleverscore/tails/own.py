@@ -32,7 +32,7 @@ class TailModel(Protocol):
     """Your own tail model: a function from samples of block maxima to their end-points.
 
     maxima  (samples, blocks), each of which has a tail to fit.
-    level   of the limits, such as 0.95.
+    level   the confidence level of the limits, such as 0.95.
     """
 
     def __call__(self, maxima: Floats, level: float, /) -> Endpoints:

@@ -21,7 +21,7 @@ MOST_NEEDED = 1_000_000  # more than this is as good as never
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with the interval around it."""
+    """A value with its confidence interval."""
 
     value: float
     low: float
@@ -52,7 +52,7 @@ def median_interval(values: Array, level: float = 0.95) -> Interval:
 class Difference:
     """How the scores of two models on the same inputs differ (second minus first).
 
-    mean, median            of the differences, with bootstrap intervals over inputs at `level`.
+    mean, median            mean and median of the differences, with bootstrap intervals over inputs at `level`.
     above, below, ties      numbers of inputs on which the second score is larger, smaller, equal.
     sign_pvalue             two-sided sign test: were above and below equally likely?
     verdict                 1 if the second model is more robust, -1 if the first is, 0 if undecided. A verdict requires

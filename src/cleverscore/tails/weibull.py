@@ -157,7 +157,7 @@ def checked_block_size(block_size: int) -> int:
 
 
 def reshaped(fits: TailFits, shape: tuple[int, ...]) -> TailFits:
-    """Give the arrays of `fits` a leading shape."""
+    """`fits` with all arrays reshaped to a leading shape."""
     return TailFits(
         fits.location.reshape(shape),
         fits.scale.reshape(shape),

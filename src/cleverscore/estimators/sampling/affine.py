@@ -31,7 +31,7 @@ class AffinePrepared(Prepared):
         return cls(order.estimator, order.classifier, order.settings, order.chunk_size or 1, order.workers)
 
     def max_work(self, dim: int) -> int:
-        """Two points."""
+        """The work per input: two points."""
         return 2
 
     def measure(

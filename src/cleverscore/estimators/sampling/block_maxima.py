@@ -46,7 +46,7 @@ class BlockMaxima:
 
     @property
     def blocks(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return int(self.values.shape[1])
 
 
@@ -66,7 +66,7 @@ class Request:
 
 @dataclass(frozen=True)
 class _Piece:
-    """The first `count` points of one tile of one block."""
+    """Points of one block: the first `count` points of one tile (consecutive points with one random stream)."""
 
     block: int
     tile: int

@@ -54,7 +54,7 @@ class Method(Estimator):
     activity = "sampling gradients"
 
     def ball_of(self, settings: Settings) -> LpBall:
-        """The ball that is sampled."""
+        """The ball in which points are sampled, for these settings."""
         assert settings.radius is not None  # set in Settings
         return self.ball(settings.p, settings.radius, settings.region)
 

@@ -101,7 +101,7 @@ def _outputs(result: Any) -> tuple[Any, ...]:
 
 
 def _shape_of(made: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """The output of a layer, without values."""
+    """The output of a layer as a tensor that has a shape but no values."""
     weights = {name: t.to("meta") for name, t in (*made.named_parameters(), *made.named_buffers())}
     output: torch.Tensor = torch.func.functional_call(made, weights, (x,))
     return output
@@ -114,7 +114,7 @@ class _Walk:
         self.graph, self.batch, self.layers = graph, batch, layers
 
     def run(self) -> dict[str, torch.Tensor]:
-        """Every value of the graph."""
+        """Evaluate the graph; returns all its values by name."""
         graph = self.graph
         values: dict[str, Any] = dict(graph.constants)
         values[graph.input_name] = torch.empty(self.batch, *graph.input_shape, dtype=graph.dtype, device="meta")

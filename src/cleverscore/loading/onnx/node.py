@@ -54,7 +54,7 @@ class Node:
         return self.attributes.get(name, default)
 
     def has(self, position: int) -> bool:
-        """Whether an optional input is given."""
+        """Whether an optional input is present."""
         return position < len(self.values) and self.values[position] is not None
 
     def shape(self, position: int = 0) -> tuple[int, ...]:
@@ -84,14 +84,14 @@ class Node:
         return [int(number) for number in self.known(position).flatten().tolist()]
 
     def axes(self, position: int = 1) -> list[int] | None:
-        """Axes, which older opsets give as an attribute and newer ones as an input; None if there are none."""
+        """The axes of the node: an attribute in older opsets, an input in newer ones; None if there are none."""
         if self.has(position):
             return self.ints(position)
         found = self.get("axes")
         return None if found is None else list(found)
 
     def number(self, position: int, name: str, default: float | None = None) -> float | None:
-        """A scalar, which older opsets give as an attribute and newer ones as an input."""
+        """A scalar of the node: an attribute in older opsets, an input in newer ones."""
         if self.has(position):
             return float(self.known(position))
         value = self.get(name, default)

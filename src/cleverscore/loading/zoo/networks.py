@@ -72,7 +72,7 @@ def cnn(
 
 
 def mnist_mlp() -> nn.Sequential:
-    """784-1024-10."""
+    """The MLP for MNIST: 784-1024-10 units."""
     return mlp(1, 28)
 
 
@@ -87,7 +87,7 @@ def mnist_brelu() -> nn.Sequential:
 
 
 def cifar_mlp() -> nn.Sequential:
-    """3072-1024-10."""
+    """The MLP for CIFAR-10: 3072-1024-10 units."""
     return mlp(3, 32)
 
 

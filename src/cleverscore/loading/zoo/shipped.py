@@ -26,7 +26,7 @@ SHIPPED_IMAGES = 200
 
 @dataclass(frozen=True)
 class ZooNetwork:
-    """How to build a network and what its inputs look like."""
+    """A shipped network: how to build it, and the shape and data set of its inputs."""
 
     build: Callable[[], nn.Module]
     input_shape: tuple[int, ...]
@@ -58,7 +58,7 @@ def network(name: str, folder: Path = DATA_FOLDER) -> nn.Module:
 
 
 def data(name: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Images in [0, 1] and their labels."""
+    """The shipped MNIST images in [0, 1] and their labels."""
     if name not in DATA:
         raise LoadError(f"there is no data '{name}' in the zoo; choose one of: {', '.join(DATA)}")
     with np.load(DATA_FOLDER / f"{name}.npz") as stored:

@@ -34,7 +34,7 @@ CIFAR_SPREAD = 0.25  # standard deviation of CIFAR-10's pixels in [0, 1]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one network is trained."""
+    """The training settings of one network."""
 
     epochs: int
     rate: float
@@ -119,7 +119,7 @@ def read(data: str, folder: Path, part: str) -> tuple[npt.NDArray[np.uint8], npt
 
 
 def centred(raw: npt.NDArray[np.uint8]) -> torch.Tensor:
-    """Images in [-0.5, 0.5], as the networks take them."""
+    """Images in [-0.5, 0.5], the input range of the networks."""
     return torch.from_numpy(raw.astype(np.float32) / 255.0 - 0.5)
 
 

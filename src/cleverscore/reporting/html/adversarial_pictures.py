@@ -16,7 +16,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 def adversarial_pictures(found: Findings, shape: Mapping[str, Any], room: int) -> Arrays:
-    """Arrays N.adversarial (the place of each input's picture, -1: none), N.found (its class), N.adversarial_pixels.
+    """Arrays N.adversarial (the index of each input's picture, -1: none), N.found (its class), N.adversarial_pixels.
 
     If not all pictures fit into `room` characters, those of the least robust inputs are kept.
     """

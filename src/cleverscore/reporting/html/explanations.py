@@ -15,7 +15,7 @@ class Remark:
     """One remark.
 
     title   the remark in a few words.
-    text    what it means and what to do.
+    text    what the remark means and what to do.
     flag    the flag of the inputs that it concerns; None if it concerns the whole run.
     counts  numbers of inputs that it concerns, one per norm.
     """

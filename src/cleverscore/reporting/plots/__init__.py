@@ -43,7 +43,7 @@ __all__ = [
 def tail(score: Score, axes: Axes | None = None) -> Axes:
     """Histogram of an input's block maxima with the fitted reverse Weibull density and its end-point.
 
-    The paper's figure of fitted densities, for one input and target.
+    This is the paper's figure of fitted densities, for one input and target.
     """
     if not isinstance(score, Score):
         raise InputError(f"tail() draws one Score, not a {type(score).__name__}; take one input's: scores[0]")

@@ -1,4 +1,4 @@
-"""Markup, style and programs of the pages, and how they become one file that loads nothing."""
+"""HTML, CSS and scripts of the pages, and how they become one self-contained file."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["escape", "fill", "part"]
 
 
 def part(name: str) -> str:
-    """The text of one of the files here."""
+    """The text of one of the files in this folder."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def fill(template: str, *, programs: tuple[str, ...], live: bool = False, **values: str) -> str:
     """A page with its style and its programs inside; `values` are markup already.
 
-    The policy lets only this very style and this very program run, and forbids every request: what a name smuggled in
-    would be inert even if it were not escaped. A live page may ask its own server.
+    The content security policy allows only this style and this script, and forbids every request; so markup that is
+    smuggled in by a name has no effect, even if it were not escaped. A live page may send requests to its own server.
     """
     style = part("page.css")
     program = "(() => {\n" + "\n".join(map(part, programs)) + "\n})();"
