@@ -58,4 +58,4 @@ class MissingExtraError(CleverError, ImportError):
 
 
 class CleverWarning(UserWarning):
-    """Something that people usually did not intend, though a score can be computed."""
+    """A warning: a score can be computed, but the input is probably not what the user intended."""

@@ -1,4 +1,4 @@
-"""Norms as numbers and as names."""
+"""Norms: conversion between names and exponents, and the dual exponent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def norm_name(p: float) -> str:
 
 
 def dual_exponent(p: float) -> float:
-    """q with 1/p + 1/q = 1.
+    """The dual exponent q with 1/p + 1/q = 1.
 
     >>> dual_exponent(1.0), dual_exponent(2.0), dual_exponent(math.inf)
     (inf, 2.0, 1.0)

@@ -45,7 +45,7 @@ def default_workers(device: torch.device) -> int:
 
 
 def checked_workers(device: torch.device, workers: int | None) -> int:
-    """The number of threads that a user gave, or one per core."""
+    """The number of threads: the user's, checked, or the default."""
     if workers is None:
         return default_workers(device)
     if not is_whole(workers) or workers < 1:

@@ -239,7 +239,7 @@ def run_attack(job: Job, name: str | AttackFunction, effort: Effort) -> Attacked
 
 
 def _descended(job: Job, criterion: Criterion, effort: Effort, *, known: torch.Tensor | None) -> torch.Tensor:
-    """The attack "descent", several inputs at a time on each worker: candidates (m, n, *shape)."""
+    """Candidates (m, n, *shape) of the attack "descent", which runs on several threads."""
     rows = max(1 + effort.searches, effort.starts)
     together = max(1, job.chunk_size // rows)
     together = min(together, math.ceil(len(criterion) / job.workers))

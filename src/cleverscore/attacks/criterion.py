@@ -59,7 +59,7 @@ class Criterion:
         return points.maximum(self.low).minimum(self.high)
 
     def margins(self, points: torch.Tensor) -> torch.Tensor:
-        """f_c - max f_j, or max f_j - f_target: below zero where the criterion holds. (n, *shape) -> (n,)."""
+        """Margins (n,): f_c - max f_j, or if targeted max f_j - f_target; below zero at adversarial points."""
         logits = self.classifier.logits(points)
         own = logits.gather(1, self.classes[:, None])[:, 0]
         others = logits.scatter(1, self.classes[:, None], -torch.inf).amax(1)

@@ -64,7 +64,7 @@ class _UnitBox(nn.Module):
         self.temperature = temperature
 
     def units(self, x: torch.Tensor) -> torch.Tensor:
-        """Inputs in units of the box; in float32 at least, since steps are small."""
+        """Inputs as coordinates u in [0, 1]; in float32 at least, since steps are small."""
         u = ((x - self.criterion.low) / self.width).clamp(0.0, 1.0)
         return u if u.dtype == torch.float64 else u.float()
 
@@ -168,7 +168,7 @@ def _criterion(foolbox: Any, criterion: Criterion) -> Any:
 
 
 def _searching(foolbox: Any, name: str, effort: Effort) -> Any:
-    """CW or EAD: a search for the constant that weighs the margin against the distortion."""
+    """Run CW or EAD, which search for the constant that weighs the margin against the distortion."""
     common = {
         "binary_search_steps": effort.searches,
         "steps": effort.iterations,

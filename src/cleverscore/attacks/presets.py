@@ -1,4 +1,4 @@
-"""How long attacks run: the presets."""
+"""Presets of attacks: numbers of steps, restarts and refinements."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def bisected(criterion: Criterion, adversarial: torch.Tensor) -> torch.Tensor:
 
 
 def refined(criterion: Criterion, adversarial: torch.Tensor, *, p: float, steps: int) -> torch.Tensor:
-    """`adversarial` (n, *shape), all of which meet the criterion, moved nearer to the inputs in norm p."""
+    """Move adversarial inputs (n, *shape), all of which meet the criterion, nearer to the inputs in norm p."""
     best = bisected(criterion, adversarial)
     low, high = (criterion.low, criterion.high) if criterion.boxed else (None, None)
     sizes, points = descend(

@@ -1,4 +1,4 @@
-"""Bracket: a proof below the score, the best attack above it, and whether the three agree."""
+"""Bracket: a certified lower bound, the score, the best attack as an upper bound, and whether they agree."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Bracket:
 
     @property
     def violated(self) -> npt.NDArray[np.bool_]:
-        """Whether the score lies above the best attack."""
+        """Whether each score lies above the distance of the best attack."""
         return above_attack(self.score, self.upper)
 
     @property

@@ -67,7 +67,7 @@ def local_lipschitz_radii(classifier: Classifier, examples: list[Example], reque
 
 
 class OneHiddenLayer:
-    """f(x) = V s(U x + b) + c, read off a graph with one activation.
+    """A network with one hidden layer, f(x) = V s(U x + b) + c, from a graph with one activation.
 
     inner (H, d) = U, outer (K, H) = V, norms (H,) of the rows of U in the norm q.
     """

@@ -83,7 +83,7 @@ class Bounder:
         self._norms: dict[tuple[int, float], torch.Tensor] = {}
 
     def margins(self, region: Region, objectives: torch.Tensor, owner: torch.Tensor) -> torch.Tensor:
-        """Lower bounds (R,) of objectives (R, K) times the logits of the inputs `owner` (R,) over their regions."""
+        """Lower bounds (R,) of objectives (R, K) times logits, each over the region of the input `owner` (R,)."""
         back = _Backward(self.exact, self.lines(region), len(self.exact.nodes) - 1, Rows(objectives, owner), 0.0)
         back.run()
         return region.lowest(back.rows, back.bias)

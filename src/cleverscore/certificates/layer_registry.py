@@ -94,7 +94,7 @@ def _structural(call: Call) -> Affine:
 
 
 def _average(call: Call) -> Affine:
-    """Average pooling; without padding it is a convolution, which keeps rows on windows."""
+    """Average pooling; without padding it is a convolution, whose rows stay on small windows."""
     call.only_traced_first()
     shape = call.shapes[0]
     high, wide = _pair(call.get(1, "kernel_size"))
@@ -127,7 +127,7 @@ def _convolution(call: Call) -> Affine:
 
 
 def _any_convolution(call: Call) -> Affine:
-    """Convolutions of other dimensions or paddings, and transposed ones, by automatic differentiation."""
+    """Other convolutions (1-d, 3-d, transposed, other paddings), with transposes by automatic differentiation."""
     call.only_traced_first()
     layer = call.layer
     if layer is None:

@@ -79,7 +79,7 @@ class Rows:
         return Rows(self.values[keep], self.owner[keep], self.corner[used], group, self.group_owner[used])
 
     def __add__(self, other: Rows) -> Rows:
-        """The sum of two functions of the same node."""
+        """The sum of two sets of rows over the same node."""
         if self.corner is None or other.corner is None:
             raise ValueError("windows are added to windows; make both dense first")
         small, large = sorted((self, other), key=lambda rows: rows.values.shape[2:].numel())
@@ -105,7 +105,7 @@ class Rows:
 
 
 def merged(first: Rows, second: Rows, shape: tuple[int, ...]) -> Rows:
-    """The sum of two functions of a node with values of `shape`."""
+    """The sum of two sets of rows over the same node, whose values have `shape`."""
     if first.fits(second):
         return first + second
     first, second = first.dense(shape), second.dense(shape)

@@ -19,9 +19,9 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Affine:
-    """An affine function of one node whose matrix has no negative entry, given by the function itself.
+    """An affine operation whose matrix has no negative entry, given as a function: reshapes, averages and the like.
 
-    Reshapes, averages and the like: the transposed matrix comes from automatic differentiation.
+    The product with the transposed matrix comes from automatic differentiation.
     """
 
     def __init__(self, function: Function, shape: tuple[int, ...], like: torch.Tensor) -> None:

@@ -19,7 +19,7 @@ from cleverscore.certificates.linear_forms import Rows
 
 
 class Planes(NamedTuple):
-    """Slopes (T, n, *shape) for the T positions of a window, below and above; shift (n, *shape) above."""
+    """Linear bounds of each window's maximum: slopes (T, n, *shape) at its T positions, and the shift above."""
 
     below: torch.Tensor
     above: torch.Tensor
@@ -75,7 +75,7 @@ class MaxPool:
         return self._folded(list(wanted), low.shape[2:]) > 0
 
     def planes(self, low: torch.Tensor, high: torch.Tensor) -> Planes:
-        """Linear functions below and above, for inputs in [low, high]."""
+        """Linear functions below and above the maximum of each window, for inputs in [low, high]."""
         lows, highs = self.patches(low), self.patches(high)
         best, winner = lows.max(0)
         below = torch.zeros_like(lows).scatter_(0, winner[None], 1.0)

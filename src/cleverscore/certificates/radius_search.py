@@ -125,7 +125,7 @@ def largest_radii(
     together: int,
     workers: int = 1,
 ) -> None:
-    """Run searches to their end, `together` at a time on each of some threads.
+    """Run all searches to their end on several threads, `together` searches at a time on each.
 
     `evaluate` returns the bounds of some searches, given by their positions, each at its own radius.
     """

@@ -18,7 +18,7 @@ FLAT = 1e-12  # intervals narrower than this, relative to their ends, have no ch
 
 
 class Lines(NamedTuple):
-    """Two lines around a function, each tensor (n, *shape)."""
+    """Slopes and shifts of two lines that bound a function from below and above; each is a tensor (n, *shape)."""
 
     slope_low: torch.Tensor
     shift_low: torch.Tensor
@@ -149,7 +149,7 @@ class Clamp(Activation):
     def _above(
         self, low: torch.Tensor, high: torch.Tensor, floor: float, ceiling: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """A line above: through (low, f(low)) and the upper corner or the right end, or flat at the ceiling."""
+        """A line above f: through (low, f(low)) and the ceiling's corner or the right end, or flat at the ceiling."""
         at_low, at_high = low.clamp(floor, ceiling), high.clamp(floor, ceiling)
         end = torch.minimum(high, torch.full_like(high, ceiling)) if ceiling < float("inf") else high
         width = end - low

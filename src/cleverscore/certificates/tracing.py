@@ -78,7 +78,7 @@ def trace(classifier: Classifier, shape: tuple[int, ...], dtype: torch.dtype) ->
 
 
 class _Builder:
-    """Turns a traced module into nodes, one by one."""
+    """Converts a traced module into the nodes of a graph."""
 
     def __init__(self, classifier: Classifier, traced: fx.GraphModule, shape: tuple[int, ...], dtype: torch.dtype):
         self.classifier, self.traced = classifier, traced
@@ -189,7 +189,7 @@ class _Builder:
 
 
 def _extrapolated(one: Any, two: Any, batch: int) -> Any:
-    """A value for `batch` inputs from its values for one and for two: numbers may grow with the batch."""
+    """A value for `batch` inputs, extrapolated from its values for one and for two inputs."""
     if isinstance(one, int) and not isinstance(one, bool):
         return one + (two - one) * (batch - 1)
     if isinstance(one, tuple | list):

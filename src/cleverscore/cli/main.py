@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Results go to stdout, everything else to stderr."""
+"""The program and its commands. Results go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cleverscore.runs.allocator import keep_freed_pages
 
 
 def main() -> None:
-    """Run the program; every error a user can cause is one sentence and exit code 2."""
+    """Run the program; an error that a user can cause is printed as one sentence, with exit code 2."""
     warnings.showwarning = _show_warning
     keep_freed_pages()
     try:
@@ -189,7 +189,7 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--fresh", is_flag=True, help="Start over if the run directory holds a run.")
 @_model_options
 def score(**options: Any) -> None:
-    """Score MODEL on DATA. The same command again resumes.
+    """Score MODEL on DATA. Repeat the command to resume an interrupted run.
 
     MODEL is zoo:NAME, package.module:factory[?weights=file.safetensors], an ONNX, TorchScript or torch.export file, or
     a Hugging Face folder. DATA is zoo:mnist, an npz file with arrays x and y, an npy, safetensors or csv file

@@ -34,7 +34,7 @@ def note(text: str) -> None:
 @click.option("--serve", is_flag=True, help="Show it on this machine only, fresh while the run goes on; Ctrl-C ends.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port for --serve.  [default: a free one]")
 def report(run: Path, out: Path | None, serve: bool, port: int) -> None:
-    """Write the report of RUN: one HTML file that needs no network, no model and no data."""
+    """Write the report of RUN: one self-contained HTML file."""
     from cleverscore.reporting.html.report import write_report
     from cleverscore.runs.store import Store
 

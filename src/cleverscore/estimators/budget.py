@@ -82,7 +82,7 @@ class Budget:
         return self.spent_seconds + gradients * per_gradient <= self.seconds
 
     def allowed_blocks(self, costs: Mapping[int, int], wanted: Mapping[int, int], *, least: int) -> int:
-        """How many blocks each input may draw next, at most the largest number wanted.
+        """How many blocks each input may draw next: as the budget allows, at most the largest number in `wanted`.
 
         costs: gradients of one block per input. `least` blocks are allowed in any case.
         """

@@ -91,7 +91,7 @@ class Estimator:
         return LpBall(settings.p, settings.radius, settings.region)
 
     def rule(self, settings: Settings) -> ScoreRule:
-        """How measurements become scores."""
+        """The rule by which scores are computed from measurements."""
         assert settings.radius is not None  # both are set in Settings
         assert settings.penalty is not None
         return ScoreRule(

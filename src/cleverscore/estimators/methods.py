@@ -1,4 +1,4 @@
-"""The methods that can be given by name."""
+"""The built-in estimators by name, and how a name or an address becomes an estimator."""
 
 from __future__ import annotations
 

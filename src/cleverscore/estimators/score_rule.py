@@ -1,4 +1,4 @@
-"""How measurements become a score: the norm, the radius and the tail fit; and margin / constant, capped."""
+"""ScoreRule: how scores are computed from measurements; and the formula min(margin / constant, limit)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ScoreRule:
-    """How measurements become scores: the method's name, the norm, the radius and the tail fit.
+    """How scores are computed from measurements: the method's name, the norm, the radius and the tail fit.
 
     title           the heading of the method's column in a table of several methods; default: the name of the method.
     cap             whether scores are capped at the radius, as in Algorithm 1.

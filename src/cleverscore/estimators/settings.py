@@ -73,7 +73,7 @@ class Settings:
 
     @property
     def rule(self) -> ScoreRule:
-        """How measurements become scores."""
+        """The rule by which scores are computed from measurements."""
         return self.estimator.rule(self)
 
     @property

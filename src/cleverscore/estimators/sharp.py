@@ -1,4 +1,4 @@
-"""Sharp: the distance at which the largest falls of the margin across shells add up to the margin, found by search."""
+"""Sharp: the method that searches for the largest falls of the margin across shells around the input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sharp(Estimator):
-    """Radial profiles by descents to the boundary and ascents across shells (docs/sharp.md)."""
+    """The method "sharp": radial profiles by descents to the boundary and ascents across shells (docs/sharp.md)."""
 
     name = "sharp"
     unused = ("blocks", "block_size", "tolerance", "penalty")

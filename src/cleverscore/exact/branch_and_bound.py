@@ -34,7 +34,7 @@ def half_spaces(phases: Phases, known: Bounds) -> tuple[Array, Array]:
 
 
 def cell(network: Network, phases: Phases) -> tuple[Array, Array, Array, float]:
-    """The polyhedron of a full pattern of phases, and the margin on it: rows, offsets, slope, constant."""
+    """The polyhedron on which all phases are as given (rows, offsets), and the margin on it (slope, constant)."""
     matrices, offsets = network.affine(phases)
     sides = [phase.astype(np.float64) for phase in phases]
     rows = np.vstack([np.zeros((0, network.dim)), *(s[:, None] * m for s, m in zip(sides, matrices, strict=False))])

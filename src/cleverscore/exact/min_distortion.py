@@ -121,7 +121,7 @@ def _by_program(network: Network, high: float, *, seconds: float) -> tuple[float
 
 
 def certified_radius(network: Network, high: float) -> float:
-    """The largest radius, by bisection, at which the bounds alone keep the margin above 0."""
+    """The largest radius, found by bisection, at which the lower bound of the margin is above 0."""
     low = 0.0
     for _ in range(30):
         middle = 0.5 * (low + high)

@@ -45,7 +45,7 @@ class Program:
         self.caps.append(cap)
 
     def solve(self, cost: Array, *, seconds: float, gap: float) -> OptimizeResult:
-        """Minimise cost @ variables."""
+        """Minimise cost @ variables; returns the solution."""
         counts = [len(positions) for positions, _ in self.rows]
         matrix = csr_array(
             (

@@ -46,7 +46,7 @@ class Network:
         return len(self.weights) - 1
 
     def margin(self, predicted: int, target: int, *, scale: float = 1.0) -> Network:
-        """The network whose one output is scale * (f_c - f_j)."""
+        """The network with the single output scale * (f_c - f_j)."""
         weight, bias = self.weights[-1], self.biases[-1]
         return replace(
             self,
@@ -72,7 +72,7 @@ class Network:
         return tuple(np.where(z[0] > 0.0, 1, -1).astype(np.int8) for z in self.layers(point[None])[:-1])
 
     def affine(self, phases: Phases) -> tuple[list[Array], list[Array]]:
-        """Matrices A_k and offsets c_k with z_k = A_k d + c_k where all phases hold."""
+        """Matrices A_k and offsets c_k with z_k = A_k d + c_k at all points with the given phases."""
         matrices, offsets = [self.weights[0]], [self.biases[0]]
         for weight, bias, phase in zip(self.weights[1:], self.biases[1:], phases, strict=True):
             gated = weight * (phase > 0)

@@ -1,1 +1,1 @@
-"""What is scored: checked inputs, their targets, and the balls around them."""
+"""Inputs: checked examples, their target classes, and the balls around them."""

@@ -83,7 +83,7 @@ class LpBall:
         return box_of(self.region, bounds)
 
     def moves(self, x: torch.Tensor, bounds: Box | None) -> Moves | None:
-        """Which gradient components count for an input `x`; None where all do, as in the whole ball."""
+        """Which gradient components count for an input `x`; None if all do, as for region="ball"."""
         return Moves.of(x, box_of(self.region, bounds))
 
     def stream(self, seed: int, input_id: int, block: int, tile: int, position: int = 0) -> np.random.Generator:
@@ -137,7 +137,7 @@ class LpBall:
     ) -> torch.Tensor:
         """Points (count, *x.shape) around one input `x`, on its device and in its precision, in `out` if given.
 
-        With `following` (see `spans_tiles`), points beyond the end of the tile are those of the tiles that follow.
+        With `following` (see `spans_tiles`), points beyond the end of the tile are taken from the next tiles.
         """
         if following:
             size = tile_points(x.numel())
@@ -190,7 +190,7 @@ def _words(streams: Streams, width: int) -> torch.Tensor:
 
 
 def _symmetric(words: torch.Tensor) -> torch.Tensor:
-    """Uniform numbers (2w + 1) / 2^24 - 1 in place of the words: within (-1, 1), symmetric, never 0; exact."""
+    """Turn words w into uniform numbers (2w + 1) / 2^24 - 1, in place: in (-1, 1), symmetric, never 0, exact."""
     numbers = words.view(torch.float32).copy_(words)
     return torch.add(torch.tensor(WORD - 1.0), numbers, alpha=2.0 * WORD, out=numbers)  # one pass; 2w / 2^24 is exact
 

@@ -30,7 +30,7 @@ def auto_radius(p: float | str, width: float = 1.0) -> float:
 
 
 def box_width(bounds: Sequence[float] | None, low: float, high: float) -> float:
-    """The width of the input box; where there is none, 255 for inputs from 0 to 255 and 1 for all others.
+    """The width of the input box; without a box, 255 for inputs from 0 to 255 and 1 for all others.
 
     low, high   the smallest and the largest value of the inputs.
 

@@ -1,1 +1,1 @@
-"""Models and data by name."""
+"""Loads models and data by name, also from untrusted files."""

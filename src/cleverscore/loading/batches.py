@@ -1,4 +1,4 @@
-"""Models that were saved for one batch size."""
+"""Models that were saved with a fixed batch size."""
 
 from __future__ import annotations
 

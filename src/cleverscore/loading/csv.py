@@ -1,4 +1,4 @@
-"""Tables (CSV): a column of labels, the others numbers, or a column of texts."""
+"""CSV tables: a column of labels, and columns of numbers or one column of texts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def table_source(
     input_shape: Sequence[int] | None,
     options: dict[str, str],
 ) -> Source:
-    """Rows of a CSV file.
+    """A source of the rows of a CSV file.
 
     options     label=COLUMN, drop=COLUMN,COLUMN and, for text classifiers, text=COLUMN.
     """

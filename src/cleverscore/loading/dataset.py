@@ -1,4 +1,4 @@
-"""Inputs and labels by name: arrays, pictures, tables, saved data sets, and the usual test sets."""
+"""Loads inputs and labels by name: arrays, pictures, tables, saved data sets, MNIST and CIFAR-10."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows of the data are scored."""
+"""Selects the rows of the data that are scored."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _check_part(path: Path, name: str, archive: zipfile.ZipFile) -> None:
 
 
 def _check_json(path: Path, value: Any) -> None:
-    """Raise a LoadError for a graph with anything but tensor operations, or with sizes that are not arithmetic."""
+    """Raise a LoadError for a graph with other than tensor operations, or with sizes that are not plain arithmetic."""
     if isinstance(value, list):
         for part in value:
             _check_json(path, part)

@@ -1,1 +1,1 @@
-"""The network and how it is evaluated."""
+"""The classifier: a network with its preprocessing, and its gradients."""

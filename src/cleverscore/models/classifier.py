@@ -25,7 +25,7 @@ Transform = Callable[[torch.Tensor], torch.Tensor]
 
 
 class _Instead(torch.autograd.Function):
-    """The value of one tensor with the gradient of another: backward-pass differentiable approximation (BPDA)."""
+    """Returns one tensor and passes gradients to another: backward-pass differentiable approximation (BPDA)."""
 
     @staticmethod
     def forward(ctx: Any, surrogate: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ WIDEST = 1  # channels; with three the library is as fast
 
 
 class _Patches(torch.autograd.Function):
-    """x (n, c, h, w) -> convolution (n, k, h', w') in channels-last memory, with a gradient for x alone."""
+    """Convolution of x (n, c, h, w) to (n, k, h', w') in channels-last memory, with a gradient for x only."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, layer: nn.Conv2d) -> torch.Tensor:

@@ -407,7 +407,7 @@ def comparison_text(runs: Sequence[tuple[str, Findings]], pairings: Sequence[Seq
 
 
 def letter_of(place: int) -> str:
-    """A, B, ... for runs in the order given."""
+    """The letter of a run in a comparison: A, B, ... in the given order."""
     return chr(ord("A") + place) if place < 26 else f"run {place + 1}"
 
 

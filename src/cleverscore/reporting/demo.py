@@ -1,4 +1,4 @@
-"""The demo's sizes and plots."""
+"""Settings and plots of the command `demo`."""
 
 from __future__ import annotations
 

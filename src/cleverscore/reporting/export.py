@@ -1,4 +1,4 @@
-"""A run for other programs: CSV, JSON with settings and versions, Parquet; and a section for a model card."""
+"""Exports a run: CSV, JSON with settings and versions, Parquet, and a model card."""
 
 from __future__ import annotations
 

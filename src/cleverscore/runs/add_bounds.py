@@ -147,7 +147,7 @@ class _Pictures:
 
 
 def stored_signs(study: Study, store: Store, scores: Scores) -> tuple[Sign, ...]:
-    """Signs of gradient masking around the inputs of a run, and in its bracket."""
+    """The stored signs of gradient masking of a run, and scores above attacks in its bracket."""
     images = {example.input_id: example.x for example in study.examples}
     others = [stored_scores(store, maxima=False, method=method) for method in study.config.methods[1:]]
     bracket = bracket_from(scores, store.above(), store.below(), others)

@@ -185,7 +185,7 @@ def bound_seconds(study: Study, store: Store, wanted: Bounds) -> dict[str, float
 
 
 def _growing(run: Callable[[int], object], most: int, count: int) -> float:
-    """Seconds of `run(count)`, from those of `run(1)` and, where they are short, of `run(most)`."""
+    """Forecast the seconds of `run(count)` from a measurement of `run(1)` and, if that is short, of `run(most)`."""
     first = _timed(run, 1)
     if first > SHORT_SECONDS or most == 1:
         return first * count

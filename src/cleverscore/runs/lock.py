@@ -15,7 +15,7 @@ FILE_NAME, OWNER_NAME = "run.lock", "run.owner"
 
 
 class RunLock:
-    """Held by the process that writes to a run; readers do not need it."""
+    """The lock of a run directory, held by the process that writes; readers do not need it."""
 
     def __init__(self, folder: Path) -> None:
         owner = folder / OWNER_NAME

@@ -102,7 +102,7 @@ class StudyConfig:
 
 
 def parse_targets(text: str, count: int) -> TargetsLike:
-    """Targets as the command line writes them: a name, or classes such as "3,5" for every input."""
+    """Parse targets of the command line: a name, or classes such as "3,5" for every input."""
     parts = [part.strip() for part in text.split(",")]
     if all(part.isdecimal() for part in parts):
         return [[int(part) for part in parts]] * count

@@ -267,7 +267,7 @@ class Store:
     def append(
         self, parts: Sequence[StoredBlocks], *, shard: int | None = None, seconds: float = 0.0, worker: str = ""
     ) -> None:
-        """Store the parts of a shard in one transaction."""
+        """Store the results of a shard in one transaction."""
         rows = [part_row(part) for part in parts]
         names = ", ".join(str(part.measurements.input_id) for part in parts)
         with self._writing(f"results of input {names}") as connection:

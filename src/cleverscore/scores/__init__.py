@@ -1,1 +1,1 @@
-"""From measurements to scores."""
+"""Scores: how they are computed from measurements, decided and estimated in cost."""

@@ -44,7 +44,7 @@ class Estimate:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them.
+    """A number of seconds as text, in one or two units.
 
     >>> duration(0.41), duration(75), duration(7500), duration(200000)
     ('0.4 s', '1 min 15 s', '2 h 5 min', '2 d 7 h')

@@ -1,4 +1,4 @@
-"""Score and Scores: from block maxima to numbers with an interval (Algorithms 1 and 2 after the sampling)."""
+"""Score and Scores: scores with intervals from block maxima (Algorithms 1 and 2 after the sampling)."""
 
 from __future__ import annotations
 

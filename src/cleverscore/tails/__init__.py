@@ -1,4 +1,4 @@
-"""The statistics half of CLEVER: end-points of block maxima, with intervals and goodness of fit; no torch."""
+"""The statistics of CLEVER, without torch: end-points of block maxima, their intervals and goodness of fit."""
 
 from .convergence import Stability, stability
 from .fitting import POOR_FIT, fit

@@ -1,7 +1,7 @@
 """The reverse Weibull log-likelihood with its scale profiled out, and its derivatives, for many samples at once.
 
-A sample is kept as w = (max - x) / range in [0, 1]; an end-point is kept as t = log((location - max) / range), so that
-z = (location - x) / range = w + exp(t) is positive for every t and the end-point cannot fall below the sample.
+A sample is represented by w = (max - x) / range in [0, 1], an end-point by t = log((location - max) / range), so that z
+= (location - x) / range = w + exp(t) is positive for every t and the end-point cannot fall below the sample.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def solve_log_scale(log_sum: Floats, c: Floats, per_block: float) -> tuple[Float
     """Best log scale beta and q = exp(log_sum - c beta) under the penalty `per_block` * exp(2 beta).
 
     Solves q = 1 + 2 per_block exp(2 beta) / c. The left minus the right side is concave and decreasing in beta, and
-    Newton's method from beta = log_sum / c, which is right of the root, approaches it monotonically.
+    Newton's method from beta = log_sum / c, which is right of the root, converges to the root monotonically.
     """
     beta = log_sum / c
     if per_block == 0.0:

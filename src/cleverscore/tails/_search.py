@@ -72,7 +72,7 @@ def find_peak(w: Floats, weights: Weights, penalty: float) -> Peak:
 def profile_on_grid(w: Floats, weights: Weights, grid: Floats, penalty: float) -> tuple[Floats, Floats]:
     """Profile likelihood and best shape >= 1 near every grid position: two arrays (rows, points).
 
-    Walks from the farthest end-point to the nearest; k = shape / (1 + exp(t)) changes slowly, so that one Newton step
+    Goes from the farthest end-point to the nearest; k = shape / (1 + exp(t)) changes slowly, so that one Newton step
     from the extrapolated k is enough to rank the positions.
     """
     rows = len(w)
@@ -110,8 +110,8 @@ def maximize(
     """Move every row from (t, shape) to a stationary point of the profile likelihood within `reach` of t.
 
     Newton's method in t and log c together; t stays in a bracket that shrinks by the sign of the profile's slope, and
-    falls back to bisection, so that it always ends. The last step, shorter than `tolerance`, is taken, so that the
-    error left is about the square of it.
+    falls back to bisection, so that the iteration always ends. The last step, shorter than `tolerance`, is also taken,
+    so the remaining error is about the square of that step.
     """
     low, high = t - reach, t + reach
     t, c = t.copy(), shape.copy()

@@ -45,7 +45,7 @@ class NullLaws:
         return self._at(self.drift[:, :, None], shape, blocks)[:, 0]
 
     def _at(self, table: Floats, shape: Floats, blocks: int) -> Floats:
-        """Rows of a table (xi, blocks, entries) at these shapes, linear in xi and in 1 / blocks."""
+        """Entries of a table (xi, blocks, entries) at these shapes, interpolated linearly in xi and in 1 / blocks."""
         left, share = _place(-1.0 / self.blocks, np.array([-1.0 / blocks]))
         line = table[:, left[0]] if share[0] == 0.0 else _mix(table[:, left[0]], table[:, left[0] + 1], share[0])
         left, share = _place(self.xi, 1.0 / shape)

@@ -38,7 +38,7 @@ class FitOutcome(str, Enum):
 
     @property
     def extrapolates(self) -> bool:
-        """Whether the location is that of a fitted law, which may lie beyond the sample maximum."""
+        """Whether the location comes from a fitted law and so may lie beyond the sample maximum."""
         return self in (FitOutcome.OK, FitOutcome.NO_ENDPOINT, FitOutcome.DRIFTING, FitOutcome.POOR)
 
     @property

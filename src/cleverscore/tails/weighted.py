@@ -1,4 +1,4 @@
-"""The likelihood of all possible blocks at once, from the largest gradient norms alone."""
+"""A fit that averages the likelihood over all possible blocks; it needs only the largest gradient norms."""
 
 from __future__ import annotations
 

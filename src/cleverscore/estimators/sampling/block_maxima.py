@@ -52,7 +52,7 @@ class BlockMaxima:
 
 @dataclass(frozen=True)
 class Request:
-    """Blocks to be drawn for one input."""
+    """A request to draw blocks of points for one input."""
 
     x: torch.Tensor
     input_id: int
@@ -135,7 +135,7 @@ class _Found:
 
 
 def _compute(classifier: Classifier, request: Request, item: list[_Piece], chunk_size: int, measure: Measure) -> _Found:
-    """Draw the points of an item and find the largest values."""
+    """Draw the points of a work item and find the largest value of each block."""
     began = time.perf_counter()
     draw, blocks = request.ball.points, _joined(item)
     if request.ball.spans_tiles:

@@ -1,4 +1,4 @@
-"""How many points go through the network at once."""
+"""The chunk size: how many points go through the network in one pass."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROBED_POINTS = 2
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes that one point needs in a forward pass that keeps its graph."""
+    """Memory in bytes that one point needs in a forward pass with autograd."""
 
     largest: int
     total: int

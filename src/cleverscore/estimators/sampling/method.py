@@ -70,7 +70,7 @@ class Method(Estimator):
             Stopping(0.0 if settings.tolerance is None else settings.tolerance, smallest=True)
 
     def rule(self, settings: Settings) -> ScoreRule:
-        """How block maxima become scores; intervals allow for the checkpoints at which sampling may stop."""
+        """The rule by which scores are computed; intervals allow for the checkpoints at which sampling may stop."""
         count = len(checkpoints(settings.blocks)) if settings.adaptive else 1
         return replace(super().rule(settings), checkpoints=count)
 
@@ -116,7 +116,7 @@ class Method(Estimator):
 
 class _AffineSampler(AffinePrepared):
     def of_norms(self, example: Example, norms: Sequence[float], seconds: float) -> Measurements:
-        """Each norm as the maximum of two blocks of one point."""
+        """Measurements from constant gradient norms: two blocks of one point, with equal maxima."""
         count = len(norms)
         return Measurements.of(
             example, [np.full(2, norm) for norm in norms], (1,) * count, seconds, (StopReason.EXACT,) * count

@@ -101,7 +101,7 @@ class Sampler(Prepared):
 
 
 def target_elimination(example: Example | Measurements, settings: Settings) -> TargetElimination:
-    """The elimination of an input's targets by the rule and the tolerance of the settings."""
+    """A `TargetElimination` for one input, with the rule and the tolerance of the settings."""
     rule = settings.rule
     return TargetElimination(
         example.targets,
@@ -140,7 +140,7 @@ class _SamplingJob:
         )
 
     def all_blocks(self) -> Iterator[tuple[int, Measurements]]:
-        """Every block for every target, as the paper does."""
+        """Draw every block for every target, as the paper does."""
         size = self.ready.settings.block_size
         blocks = range(self.ready.settings.blocks)
         requests = [self.request(i, example.targets, blocks, size) for i, example in enumerate(self.examples)]

@@ -107,7 +107,7 @@ def _logits(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
 
 
 def accuracy(network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """Share of images whose largest logit is the label's."""
+    """The share of correctly classified images."""
     return float((_logits(network, images).argmax(1) == labels).float().mean())
 
 
@@ -132,9 +132,9 @@ def train(
     recipe: Recipe | None = None,
     teacher: nn.Module | None = None,
 ) -> nn.Module:
-    """Train the network `name` of the zoo on images in [-0.5, 0.5], from soft labels where there is a `teacher`.
+    """Train the network `name` of the zoo on images in [-0.5, 0.5], with soft labels if there is a `teacher`.
 
-    A distilled network's output layer is multiplied by the temperature in the end.
+    The output layer of a distilled network is multiplied by the temperature at the end.
     """
     recipe = recipe or RECIPES[name]
     torch.manual_seed(seed)

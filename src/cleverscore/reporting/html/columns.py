@@ -183,7 +183,7 @@ def _short(values: npt.NDArray[Any]) -> list[float | None]:
 
 
 def _quantiles(norm: NormFindings, kept: int) -> npt.NDArray[np.uint16]:
-    """Evenly spaced order statistics of each input's maxima, as fractions of their range; differences compress well."""
+    """Evenly spaced order statistics of each input's maxima, as fractions of their range, stored as differences."""
     table = np.zeros((len(norm.per_input), kept), np.uint16)
     for place, score in enumerate(norm.per_input):
         if score is None or not len(score.maxima) or not np.isfinite(score.maxima).all():
