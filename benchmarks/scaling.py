@@ -30,10 +30,11 @@ from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.settings import Settings
 from cleverscore.inputs.examples import Example, prepare
 from cleverscore.runs.local_executor import InProcess, Processes
+from cleverscore.runs.results import StudyConfig
 from cleverscore.runs.schema import StoredBlocks
 from cleverscore.runs.shards import Executor, Finished, Shard, Task, WorkerContext
 from cleverscore.runs.store import Store
-from cleverscore.runs.study import Study, StudyConfig
+from cleverscore.runs.study import Study
 from cleverscore.scores.cost import duration, estimate_for
 
 IMAGES, TARGETS, NORMS = 50_000, 3, 2

@@ -13,10 +13,10 @@ from cleverscore.brackets.records import AttackRecord, CertificateRecord
 from cleverscore.brackets.run_bounds import bracketed, target_or_any
 from cleverscore.estimators.measurements import Measurements
 from cleverscore.norms import norm_name
-from cleverscore.runs.results import kept_of_estimators, stored_scores
+from cleverscore.runs.results import StudyConfig, kept_of_estimators, stored_scores
 from cleverscore.runs.schema import StoredBlocks
 from cleverscore.runs.store import Store
-from cleverscore.runs.study import StudyConfig, versions
+from cleverscore.runs.study import versions
 
 
 def made_run(

@@ -164,7 +164,7 @@ def test_mistakes_are_sentences(scored: cs.Scores) -> None:
             cs.bracket(classifier, x, scored, attacks=attacks)
     with pytest.raises(cs.CleverError, match="transform"):
         cs.bracket(cs.Classifier(classifier.module, transform=lambda x: x), x, scored, attacks=(), certificate="crown")
-    assert checked_attacks(["best", "fmn"], 1.0)[0] != "best"
+    assert checked_attacks(["best", "fmn"])[0] != "best"
     assert target_or_any(scored.rows[0]) is None and bracketed(scored) == scored.per_input
 
 

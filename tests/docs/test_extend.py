@@ -21,7 +21,8 @@ from cleverscore.errors import InputError, SettingError
 from cleverscore.estimators.methods import METHODS
 from cleverscore.estimators.settings import Settings
 from cleverscore.inputs.balls import Draw, LpBall
-from cleverscore.runs.study import Study, StudyConfig, stored_scores
+from cleverscore.runs.results import StudyConfig, stored_scores
+from cleverscore.runs.study import Study
 
 
 def affine(bounds: tuple[float, float] | None = (-9.0, 9.0)) -> tuple[cs.Classifier, torch.Tensor]:

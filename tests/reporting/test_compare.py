@@ -12,8 +12,9 @@ import torch
 import cleverscore as cs
 from cleverscore.reporting.compare import compare, sentence
 from cleverscore.reporting.findings import findings
+from cleverscore.runs.results import StudyConfig
 from cleverscore.runs.store import Store
-from cleverscore.runs.study import Study, StudyConfig, fingerprint_model
+from cleverscore.runs.study import Study, fingerprint_model
 from cleverscore.tails.paired_tests import difference
 from tests.browser import Browser
 from tests.cli.test_cli import cleverscore

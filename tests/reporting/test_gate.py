@@ -15,8 +15,9 @@ from cleverscore.reporting.findings import findings
 from cleverscore.reporting.gate import Check, Result, parse_robust, parse_share
 from cleverscore.reporting.junit import write_junit
 from cleverscore.runs.add_bounds import Bounds, run_bounds
+from cleverscore.runs.results import StudyConfig, stored_scores
 from cleverscore.runs.store import Store
-from cleverscore.runs.study import Study, StudyConfig, stored_scores
+from cleverscore.runs.study import Study
 from tests.cli.test_cli import cleverscore
 from tests.stored_runs import add_bounds, made_run
 

@@ -11,8 +11,8 @@ from scipy import stats
 
 import cleverscore as cs
 from cleverscore.errors import InputError
+from cleverscore.runs.results import stored_scores
 from cleverscore.runs.store import Store
-from cleverscore.runs.study import stored_scores
 from tests.stored_runs import made_run
 
 

@@ -17,8 +17,8 @@ from cleverscore.reporting.html import page as page_module
 from cleverscore.reporting.html.columns import packed
 from cleverscore.reporting.html.packing import pack, unpack
 from cleverscore.reporting.html.report import ranges, report_page, write_report
+from cleverscore.runs.results import stored_scores
 from cleverscore.runs.store import Store
-from cleverscore.runs.study import stored_scores
 from cleverscore.runs.thumbnails import shrunk_picture, thumbnail
 from cleverscore.tails import FitOutcome, stability
 from cleverscore.tails.paired_tests import median_interval

@@ -15,8 +15,8 @@ import pytest
 from cleverscore.errors import InputError, LoadError, SettingError
 from cleverscore.reporting.gate import Result
 from cleverscore.reporting.score_baseline import baseline_path, compare_baseline, parse_compare_fail, save_baseline
+from cleverscore.runs.results import stored_scores
 from cleverscore.runs.store import Store
-from cleverscore.runs.study import stored_scores
 from cleverscore.scores.score import Score, Scores
 from tests.stored_runs import made_run
 

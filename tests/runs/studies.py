@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 import cleverscore as cs
+from cleverscore.runs.results import StudyConfig, stored_scores
 from cleverscore.runs.shards import Executor
 from cleverscore.runs.signals import Stop
 from cleverscore.runs.store import Store
-from cleverscore.runs.study import Study, StudyConfig, stored_scores
+from cleverscore.runs.study import Study
 from cleverscore.scores.cost import Estimate
 
 INPUTS, BLOCKS, BLOCK_SIZE = 8, 30, 64

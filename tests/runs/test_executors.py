@@ -16,10 +16,11 @@ from torch import nn
 import cleverscore as cs
 from cleverscore.errors import CleverError, SettingError, StoreError
 from cleverscore.runs.local_executor import InProcess, Processes
+from cleverscore.runs.results import StudyConfig
 from cleverscore.runs.shards import WorkerContext, plan
 from cleverscore.runs.signals import Stop, stopping
 from cleverscore.runs.store import Store
-from cleverscore.runs.study import Study, StudyConfig
+from cleverscore.runs.study import Study
 from tests.cli.test_cli import ROOT, cleverscore
 from tests.runs.studies import COSTS, INPUTS, maxima, run, study, table
 

@@ -13,9 +13,9 @@ import cleverscore as cs
 from cleverscore.errors import StoreError
 from cleverscore.runs.add_bounds import Bounds, run_bounds
 from cleverscore.runs.growth import Growth
-from cleverscore.runs.results import what_is_missing
+from cleverscore.runs.results import StudyConfig, stored_scores, what_is_missing
 from cleverscore.runs.store import Store
-from cleverscore.runs.study import Study, StudyConfig, stored_scores
+from cleverscore.runs.study import Study
 from tests.cli.test_cli import cleverscore
 from tests.stored_runs import made_run
 

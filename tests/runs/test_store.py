@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 from cleverscore.errors import CleverError, StoreError
+from cleverscore.runs.results import stored_scores
 from cleverscore.runs.schema import StoredBlocks, measurements_of
 from cleverscore.runs.store import Store
-from cleverscore.runs.study import stored_scores
 from tests.cli.test_cli import ROOT, SCORE_DIGITS, cleverscore
 from tests.runs.studies import run, study, table
 from tests.stored_runs import made_run

@@ -181,8 +181,7 @@ def bracket(
     >>> bracket(classifier, images, clever(classifier, images, p="inf"), attacks=["fmn"]).consistent
     array([ True,  True])
     """
-    for score in scores:
-        checked_attacks(attacks, score.p)
+    checked_attacks(attacks)
     box_of(region, classifier.bounds)
     x = classifier.inputs(images)
     by_id = images_by_id(classifier, x, scores)

@@ -69,11 +69,12 @@ def evaluate(
     if isinstance(norms, (str, float, int)):
         raise SettingError(f"norms={norms!r}: give a list, such as [{norms!r}]")
     for p in norms:
-        checked_attacks(plan.attacks, parse_norm(p))
+        parse_norm(p)
+    checked_attacks(plan.attacks)
     box_of(region, classifier.bounds)
     width = box_width(classifier.bounds, float(x.min()), float(x.max()))
     scores = [
-        _joined(
+        Scores.joined(
             [
                 clever(
                     classifier, x, p=p, targets=targets, method=method, region=region, seed=seed, labels=labels,
@@ -82,7 +83,8 @@ def evaluate(
                     progress=progress,
                 )
                 for p in norms
-            ]
+            ],
+            classifier.class_names,
         )
         for method in plan.methods
     ]  # fmt: skip
@@ -99,11 +101,3 @@ def evaluate(
             warnings.warn(f"{method} gives no certificate for this network: {error}", CleverWarning, stacklevel=2)
     found = bracket_from(scores[0], above, below, scores[1:])
     return replace(found, signs=signs_of(classifier, by_id, found))
-
-
-def _joined(parts: Sequence[Scores]) -> Scores:
-    """The scores of several norms as one `Scores`."""
-    rows, per_input = (
-        tuple(chain.from_iterable(columns)) for columns in zip(*((s.rows, s.per_input) for s in parts), strict=True)
-    )
-    return Scores(rows, per_input, parts[0].class_names)

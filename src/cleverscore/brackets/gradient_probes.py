@@ -38,10 +38,6 @@ class UntransformedModel:
     dtype: torch.dtype
     before: Callable[[torch.Tensor], torch.Tensor]
 
-    def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits (n, K)."""
-        return self.classifier.logits(x)
-
 
 def untransformed(classifier: Classifier, examples: Sequence[Example]) -> UntransformedModel:
     """The model without its declared transform, for probing."""
@@ -94,7 +90,7 @@ def probe(model: UntransformedModel, example: Example, ball: LpBall, seed: int) 
     pair = [example.predicted, example.targets[0]]
     points.requires_grad_(True)
     with torch.enable_grad():
-        logits = model.logits(points)[:, pair]
+        logits = model.classifier.logits(points)[:, pair]
         margins = logits[:, 0] - logits[:, 1]
         gradient = torch.autograd.grad(margins.sum(), points, allow_unused=True)[0]
     logits, margins, points = logits.detach().double(), margins.detach().double(), points.detach()
@@ -106,7 +102,7 @@ def probe(model: UntransformedModel, example: Example, ball: LpBall, seed: int) 
         """The two logits (m, n, 2) after steps (m, n, d) from the points."""
         many = (points.flatten(1).double() + steps).to(points.dtype)
         with torch.no_grad():
-            found = [model.logits(part.reshape(points.shape))[:, pair] for part in many]
+            found = [model.classifier.logits(part.reshape(points.shape))[:, pair] for part in many]
         return torch.stack(found).double()
 
     dim = slope.shape[1]

@@ -46,8 +46,8 @@ def split_attack(name: str) -> tuple[str, str]:
     return short, preset or "paper"
 
 
-def checked_attacks(names: Sequence[str | AttackFunction], p: float) -> list[str | AttackFunction]:
-    """Attacks by name or as functions, "best" replaced by the best attack in norm p; an error for unknown names."""
+def checked_attacks(names: Sequence[str | AttackFunction]) -> list[str | AttackFunction]:
+    """Attacks by name or as functions, "best" replaced by the best attack; an error for unknown names."""
     if isinstance(names, str):
         raise SettingError(f"attacks={names!r}: give a list of names, such as ['{names}']")
     checked: list[str | AttackFunction] = []
@@ -86,7 +86,7 @@ def run_attacks(
     """
     seen = set(done)
     for p in dict.fromkeys(row.p for row in rows):
-        for chosen in checked_attacks(names, p):
+        for chosen in checked_attacks(names):
             name, run = attack_name(chosen), _norm_of_run(chosen, p)
             for targeted in (False, True):
                 todo = [

@@ -71,13 +71,6 @@ class Rows:
         scale, shift = (torch.tensor(pair, device=self.corner.device) for pair in (stride, padding))
         return replace(self, values=values, corner=self.corner * scale - shift)
 
-    def selected(self, keep: torch.Tensor) -> Rows:
-        """The rows selected by a mask (R,)."""
-        if self.corner is None or self.group is None or self.group_owner is None:
-            return Rows(self.values[keep], self.owner[keep])
-        used, group = torch.unique(self.group[keep], return_inverse=True)
-        return Rows(self.values[keep], self.owner[keep], self.corner[used], group, self.group_owner[used])
-
     def __add__(self, other: Rows) -> Rows:
         """The sum of two sets of rows over the same node."""
         if self.corner is None or other.corner is None:

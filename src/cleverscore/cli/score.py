@@ -93,8 +93,8 @@ def _study(
     from cleverscore.loading.dataset import open_data
     from cleverscore.loading.models import load_model
     from cleverscore.loading.row_selection import correct_rows, rows_of
-    from cleverscore.runs.results import resolved_radii
-    from cleverscore.runs.study import Study, StudyConfig, fingerprint_model
+    from cleverscore.runs.results import StudyConfig, resolved_radii
+    from cleverscore.runs.study import Study, fingerprint_model
 
     classifier = load_model(model, **options)
     source = open_data(data, classifier)

@@ -14,8 +14,7 @@ from cleverscore.errors import LoadError, MissingExtraError
 from cleverscore.reporting.findings import findings
 from cleverscore.reporting.model_card import model_card
 from cleverscore.reporting.run_summary import run_summary
-from cleverscore.reporting.stored import stored_table
-from cleverscore.runs.results import StudyConfig, stored_scores
+from cleverscore.runs.results import StudyConfig, stored_bracket, stored_scores
 from cleverscore.runs.store import Store
 from cleverscore.scores.score import COLUMNS, Score, Scores
 
@@ -27,12 +26,13 @@ def write(store: Store, form: str, out: Path | None) -> None:
         return
     meta = {**store.meta, "summary": run_summary(findings(store, maxima=False))} if form == "json" else {}
     one_method = len(StudyConfig.stored(store).methods) == 1
+    scores = stored_scores(store, maxima=False)
     if form in ("csv", "json") and one_method and not (store.above() or store.below()):
-        scores = stored_scores(store, maxima=False)
         text = _plain_csv(scores) if form == "csv" else _json(meta, map(_known, scores.rows))
         _put(text.encode(), out)
         return
-    _, frame = stored_table(store, maxima=False)
+    bracket = stored_bracket(store, scores)
+    frame = (scores if bracket is None else bracket).to_frame()
     if form == "csv":
         content = frame.to_csv(index=False).encode()
     elif form == "json":

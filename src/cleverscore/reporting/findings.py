@@ -18,9 +18,16 @@ from cleverscore.estimators.stop_reason import StopReason
 from cleverscore.inputs.targets import takes_smallest
 from cleverscore.norms import norm_name
 from cleverscore.reporting.robust_accuracy import RobustAccuracy, Share, main_method, robust_accuracy
-from cleverscore.runs.results import radii_text, rules_of, stored_bracket, stored_scores, what_is_missing, wordings_of
+from cleverscore.runs.results import (
+    StudyConfig,
+    radii_text,
+    rules_of,
+    stored_bracket,
+    stored_scores,
+    what_is_missing,
+    wordings_of,
+)
 from cleverscore.runs.store import Store
-from cleverscore.runs.study import StudyConfig
 from cleverscore.runs.thumbnails import Picture
 from cleverscore.scores.score import Score, Scores
 from cleverscore.tails.paired_tests import Interval, median_interval
@@ -238,7 +245,7 @@ def findings(store: Store, *, maxima: bool = True) -> Findings:
     meta = store.meta
     parts = [stored_scores(store, maxima=maxima, method=method) for method in config.methods]
     bracket = stored_bracket(store, *parts)
-    scores = Scores(tuple(row for part in parts for row in part.rows), tuple(score for part in parts for score in part))
+    scores = Scores.joined(parts)
     ids = sorted({score.input for score in scores})
     places = {input_id: place for place, input_id in enumerate(ids)}
     first: dict[int, Score] = {}

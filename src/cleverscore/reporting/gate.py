@@ -14,7 +14,7 @@ from cleverscore.errors import InputError, SettingError
 from cleverscore.norms import numbers_by_norm
 from cleverscore.reporting.compare import Change, Pairing, compare, sentence
 from cleverscore.reporting.findings import Findings, NormFindings, without_misclassified
-from cleverscore.reporting.robust_accuracy import ATTACKED, CERTIFIED, ESTIMATED
+from cleverscore.reporting.robust_accuracy import ATTACKED, CERTIFIED, ESTIMATED, check_norms
 from cleverscore.scores.text_table import number
 
 
@@ -56,14 +56,7 @@ class Thresholds:
     max_drop: float | None = None
 
     def __bool__(self) -> bool:
-        return bool(
-            self.min_median
-            or self.min_score
-            or self.max_violations
-            or self.min_robust
-            or self.min_accuracy is not None
-            or self.max_drop is not None
-        )
+        return self != Thresholds()
 
 
 def parse_thresholds(values: Sequence[str], option: str) -> dict[str, float]:
@@ -131,7 +124,8 @@ def checks(
             raise InputError(f"{name} is not finished; repeat its score command first ({run.unfinished})")
     if thresholds.max_drop is not None and baseline is None:
         raise InputError("--max-drop needs a run to compare with: --baseline RUN")
-    _known_norms(found, thresholds)
+    for limits in (thresholds.min_median, thresholds.min_score, thresholds.max_violations, thresholds.min_robust):
+        check_norms(limits, {norm.name for norm in found.norms})
     made = _chance(found)
     if thresholds.min_accuracy is not None:
         made.append(_accuracy(found, thresholds.min_accuracy, exclude_misclassified))
@@ -141,14 +135,6 @@ def checks(
         for pairing in compare(baseline, found, exclude_misclassified=exclude_misclassified):
             made += _baseline(pairing, thresholds.max_drop)
     return made
-
-
-def _known_norms(found: Findings, thresholds: Thresholds) -> None:
-    known = {norm.name for norm in found.norms}
-    asked = [thresholds.min_median, thresholds.min_score, thresholds.max_violations, thresholds.min_robust]
-    for name in (name for limits in asked for name in limits):  # type: ignore[attr-defined]
-        if name and name not in known:
-            raise InputError(f"the run has no scores in the norm {name}; it has {', '.join(sorted(known))}")
 
 
 def _chance(found: Findings) -> list[Check]:

@@ -111,8 +111,7 @@ class CleverMetric:
     @property
     def scores(self) -> Scores:
         """All scores so far."""
-        rows = tuple(row for part in self._parts for row in part.rows)
-        return Scores(rows, tuple(score for part in self._parts for score in part.per_input))
+        return Scores.joined(self._parts)
 
     def reset(self) -> None:
         """Forget all batches."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -144,9 +144,9 @@ class RobustAccuracy:
         shares = [line.at(float(epsilon)) for epsilon in epsilons]
         return tuple(np.array([getattr(share, name) for share in shares]) for name in ("value", "low", "high"))  # type: ignore[return-value]
 
-    def to_dict(self, epsilons: Iterable[float] | None = None) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """A dictionary for JSON: accuracy, and the lines on a grid of epsilons with their intervals."""
-        grid = self.epsilons(41) if epsilons is None else np.array(list(epsilons), dtype=np.float64)
+        grid = self.epsilons(41)
         lines = {}
         for line in self.lines:
             columns = zip(("value", "low", "high"), self.curve(line, grid), strict=True)
@@ -257,7 +257,7 @@ def _lines(
     return RobustAccuracy(p, radius, len(rows), accuracy, tuple(lines))
 
 
-def parse_epsilons(values: Sequence[str], option: str = "--at") -> dict[str, list[float]]:
+def parse_epsilons(values: Sequence[str]) -> dict[str, list[float]]:
     """Parse epsilons of the command line: 0.03 or 8/255 for every norm, inf=8/255 for one.
 
     >>> parse_epsilons(["0.5", "inf=8/255"])
@@ -265,19 +265,23 @@ def parse_epsilons(values: Sequence[str], option: str = "--at") -> dict[str, lis
     """
     found: dict[str, list[float]] = {}
     for value in values:
-        for norm, epsilon in numbers_by_norm([value], option, examples=("0.03", "inf=8/255")).items():
+        for norm, epsilon in numbers_by_norm([value], "--at", examples=("0.03", "inf=8/255")).items():
             if not (math.isfinite(epsilon) and epsilon >= 0.0):
-                raise SettingError(f"{option} {value!r}: epsilon must be a number, at least 0")
+                raise SettingError(f"--at {value!r}: epsilon must be a number, at least 0")
             found.setdefault(norm, []).append(epsilon)
     return found
 
 
-def robust_accuracy_table(curves: Sequence[RobustAccuracy], epsilons: dict[str, list[float]]) -> str:
-    """A table of robust accuracy, one line per norm and epsilon; headers name the methods and attacks used."""
-    known = {norm_name(curve.p) for curve in curves}
-    for norm in epsilons:
+def check_norms(names: Iterable[str], known: Collection[str]) -> None:
+    """Raise an error for norms that a run does not have; "" stands for all its norms."""
+    for norm in names:
         if norm and norm not in known:
             raise InputError(f"the run has no scores in the norm {norm}; it has {', '.join(sorted(known))}")
+
+
+def robust_accuracy_table(curves: Sequence[RobustAccuracy], epsilons: dict[str, list[float]]) -> str:
+    """A table of robust accuracy, one line per norm and epsilon; headers name the methods and attacks used."""
+    check_norms(epsilons, {norm_name(curve.p) for curve in curves})
     kinds = [kind for kind in KINDS if any(curve.line(kind) is not None for curve in curves)]
     labels = {
         kind: list(dict.fromkeys(line.label for curve in curves if (line := curve.line(kind)) is not None))

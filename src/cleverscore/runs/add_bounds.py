@@ -24,9 +24,10 @@ from cleverscore.brackets.run_bounds import (
 )
 from cleverscore.certificates.certify import check_method
 from cleverscore.norms import norm_name, parse_norm
+from cleverscore.runs.results import stored_scores
 from cleverscore.runs.signals import Stop
 from cleverscore.runs.store import Store
-from cleverscore.runs.study import Study, stored_scores
+from cleverscore.runs.study import Study
 from cleverscore.runs.thumbnails import Picture, thumbnail
 from cleverscore.scores.score import Scores
 
@@ -56,9 +57,8 @@ class Bounds:
 
     def check(self, study: Study) -> None:
         """Raise an error for bounds that cannot be computed, before anything is computed."""
-        for norm in study.config.norms:
-            for name in checked_attacks(self.attacks, parse_norm(norm)):
-                checked_effort(*split_attack(str(name)))
+        for name in checked_attacks(self.attacks):
+            checked_effort(*split_attack(str(name)))
         for method in self.certificates:
             check_method(study.classifier, method)
 

@@ -169,7 +169,7 @@ def bound_seconds(study: Study, store: Store, wanted: Bounds) -> dict[str, float
     found: dict[str, float] = {}
     for norm in config.norms:
         p = parse_norm(norm)
-        for name in map(str, checked_attacks(wanted.attacks, p)):
+        for name in map(str, checked_attacks(wanted.attacks)):
             if (name, p) not in attacked:
                 short, preset = split_attack(name)
                 attack(study.classifier, x[:1], short, p=p, preset="quick")  # pays for imports and kernels

@@ -17,7 +17,7 @@ from cleverscore.inputs.radius import AUTO, resolved_radius
 from cleverscore.inputs.targets import TargetsLike
 from cleverscore.norms import norm_name, numbers_by_norm, parse_norm
 from cleverscore.runs.store import Store
-from cleverscore.scores.score import Score, Scores, Tail, fit_tails, score_from
+from cleverscore.scores.score import Scores, Tail, fit_tails, score_from
 
 if TYPE_CHECKING:
     from cleverscore.brackets.bracket import Bracket
@@ -204,18 +204,14 @@ def stored_scores(store: Store, *, maxima: bool = True, method: str | None = Non
     Without `maxima`, scores are computed from stored fits and have no block maxima, so that a large run opens fast.
     """
     config = StudyConfig.stored(store)
-    rows: list[Score] = []
-    per_input: list[Score] = []
+    parts = []
     with no_collection():
         rules = rules_of(store, config, method or config.methods[0])
         for norm, measurements in store.measurements_by_norm(list(rules), maxima=maxima).items():
             if measurements:
                 rule = rules[norm]
-                scores = score_from(measurements, rule, _tails(store, norm, rule, measurements, maxima))
-                rows += scores.rows
-                per_input += scores.per_input
-    names = store.meta.get("class_names")
-    return Scores(tuple(rows), tuple(per_input), None if not names else tuple(map(str, names)))
+                parts.append(score_from(measurements, rule, _tails(store, norm, rule, measurements, maxima)))
+    return Scores.joined(parts, store.meta.get("class_names"))
 
 
 def stored_bracket(store: Store, scores: Scores, *others: Scores) -> Bracket | None:

@@ -114,8 +114,6 @@ class Store:
                     f"{folder} was written by {age} cleverscore (format {version}, this one knows {SCHEMA_VERSION}); "
                     f"{way_out} to use it"
                 )
-            if write:  # a run that was made before pictures of attacks were kept
-                connection.execute(f"CREATE TABLE IF NOT EXISTS adversarials ({TABLES['adversarials']})")
         except (sqlite3.Error, StoreError, ValueError) as error:
             if connection is not None:
                 connection.close()
@@ -246,9 +244,6 @@ class Store:
 
     def adversarials(self) -> dict[tuple[int, str], tuple[float, int, Picture]]:
         """The nearest adversarial input per (input, norm): its distance, its class and its picture."""
-        there = "SELECT 1 FROM sqlite_master WHERE name = 'adversarials'"
-        if not self._connection.execute(there).fetchone():
-            return {}
         return {
             (row[0], row[1]): (row[2], row[3], np.frombuffer(zlib.decompress(row[7]), np.uint8).reshape(row[4:7]))
             for row in self._rows("adversarials", "ORDER BY input")

@@ -28,11 +28,7 @@ from cleverscore.models.optimize import CHECKED_INPUTS
 from cleverscore.runs.growth import Growth, grow
 from cleverscore.runs.local_executor import InProcess
 from cleverscore.runs.lock import RunLock
-from cleverscore.runs.results import StudyConfig as StudyConfig
-from cleverscore.runs.results import describe_run as describe_run
-from cleverscore.runs.results import fit_new as fit_new
-from cleverscore.runs.results import kept_of_estimators, parse_targets
-from cleverscore.runs.results import stored_scores as stored_scores
+from cleverscore.runs.results import StudyConfig, fit_new, kept_of_estimators, parse_targets
 from cleverscore.runs.shards import SHARD_SECONDS, Executor, Recipe, Shard, WorkerContext, plan
 from cleverscore.runs.signals import Stop
 from cleverscore.runs.store import FILE_NAME, Store

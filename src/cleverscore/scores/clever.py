@@ -83,18 +83,9 @@ def clever(
         radius = resolved_radius(radius, p, box_width(classifier.bounds, float(x.min()), float(x.max())))
     settings = Settings(
         p=p,  # type: ignore[arg-type]  # a name such as "inf" becomes a number in Settings
-        targets=targets,
-        radius=radius,
-        blocks=blocks,
-        block_size=block_size,
-        seed=seed,
-        method=method,
-        region=region,
-        level=level,
-        tolerance=tolerance,
-        budget=budget,
-        penalty=penalty,
-    )
+        targets=targets, radius=radius, blocks=blocks, block_size=block_size, seed=seed, method=method, region=region,
+        level=level, tolerance=tolerance, budget=budget, penalty=penalty,
+    )  # fmt: skip
     examples = prepare(classifier, images, targets=targets, labels=labels, ids=ids, seed=seed)
     estimator = settings.estimator
     ready = estimator.prepare(classifier, examples, settings, chunk_size=chunk_size, workers=workers)

@@ -116,22 +116,20 @@ def decide(
     full = work * sum(len(example.targets) for example in examples)
     misclassified = tuple(s.input_id for s in examples if s.label not in (None, s.predicted))
     shared_budget = Budget()  # knows also what was spent on inputs that were not finished when another failed
-    rows: list[Score] = []
-    per_input: list[Score] = []
+    parts: list[Scores] = []
     if not misclassified:
         ready = settings.estimator.prepare(classifier, examples, settings, chunk_size=chunk_size, workers=workers)
         for _position, item in ready.measure(examples, budget=shared_budget):
-            scores = score_from([item], settings.rule)
-            rows += scores.rows
-            per_input += scores.per_input
-            if not per_input[-1].value >= at_least:
+            parts.append(score_from([item], settings.rule))
+            if not parts[-1][0].value >= at_least:
                 break
+    scores = Scores.joined(parts)
     return Decision(
         at_least=float(at_least),
-        scores=Scores(tuple(rows), tuple(per_input)),
-        failed=tuple(score for score in per_input if not score.value >= at_least),
+        scores=scores,
+        failed=tuple(score for score in scores if not score.value >= at_least),
         misclassified=misclassified,
-        gradients=max(shared_budget.spent_gradients, sum(score.gradients for score in per_input)),
+        gradients=max(shared_budget.spent_gradients, sum(score.gradients for score in scores)),
         full_gradients=full,
     )
 

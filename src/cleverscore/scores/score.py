@@ -28,39 +28,12 @@ Array = npt.NDArray[np.float64]
 Created = TypeVar("Created")
 
 COLUMNS = [
-    "input",
-    "label",
-    "predicted",
-    "correct",
-    "target",
-    "target_kind",
-    "method",
-    "norm",
-    "radius",
-    "margin",
-    "score",
-    "score_low",
-    "score_high",
-    "crossing",
-    "capped",
-    "lipschitz",
-    "location",
-    "scale",
-    "shape",
-    "sample_max",
-    "penalty",
-    "drift",
-    "ks_statistic",
-    "ks_pvalue",
-    "ad_statistic",
-    "ad_pvalue",
-    "outcome",
-    "blocks",
-    "block_size",
-    "gradients",
-    "seconds",
-    "stopped",
-]
+    "input", "label", "predicted", "correct", "target", "target_kind", "method",
+    "norm", "radius", "margin", "score", "score_low", "score_high", "crossing", "capped",
+    "lipschitz", "location", "scale", "shape", "sample_max", "penalty", "drift",
+    "ks_statistic", "ks_pvalue", "ad_statistic", "ad_pvalue", "outcome", "blocks",
+    "block_size", "gradients", "seconds", "stopped",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -222,7 +195,7 @@ def score_from(
     kind = "all" if takes_smallest(rule.target_kind) else rule.target_kind
     for item, found in zip(measurements, fit_tails(measurements, rule) if known is None else known, strict=True):
         scores = [
-            _profile_score(item, t, rule, kind) if item.profiles else _score(item, t, rule, kind, found[t])
+            _profile_score(item, t, rule, kind) if item.profiles else _tail_score(item, t, rule, kind, found[t])
             for t in range(len(item.targets))
         ]
         smallest = _smallest(scores)
@@ -235,42 +208,44 @@ def score_from(
     return Scores(tuple(rows), tuple(per_input))
 
 
-def _score(item: Measurements, t: int, rule: ScoreRule, kind: str, tail: Tail) -> Score:
-    margin, fit = item.margins[t], tail.fit
-    limit, slope = rule.limit, item.slopes[t] if item.slopes else None
-    if fit.outcome is FitOutcome.NOT_FINITE:
-        value = low = high = lipschitz = math.nan
-    else:
-        lipschitz = fit.location
-        value = _converted(margin, lipschitz, slope, limit)
-        low = _converted(margin, tail.end_high, slope, limit)
-        high = _converted(margin, tail.end_low, slope, limit)
-    return new_unchecked(
-        Score,
-        input=item.input_id,
-        label=item.label,
-        predicted=item.predicted,
-        target=item.targets[t],
-        target_kind=kind,
-        rule=rule,
-        margin=margin,
-        value=value,
-        low=low,
-        high=high,
-        upper=math.nan,
-        capped=value >= limit,
-        lipschitz=lipschitz,
-        fit=fit,
-        ks_statistic=tail.ks_statistic,
-        ks_pvalue=tail.ks_pvalue,
-        block_size=item.block_sizes[t],
-        gradients=item.gradients[t],
-        seconds=item.seconds * item.counts[t] / max(1, sum(item.counts)),
-        stopped=item.stopped[t],
-        maxima=item.maxima[t],
-        profile=None,
-        slope=slope,
+def _tail_score(item: Measurements, t: int, rule: ScoreRule, kind: str, tail: Tail) -> Score:
+    """The score of a fitted end-point."""
+    margin, fit, limit = item.margins[t], tail.fit, rule.limit
+    slope = item.slopes[t] if item.slopes else None
+    known = fit.outcome is not FitOutcome.NOT_FINITE
+    value, low, high = (
+        _converted(margin, end, slope, limit) if known else math.nan
+        for end in (fit.location, tail.end_high, tail.end_low)
     )
+    return new_unchecked(
+        Score, **_common(item, t, rule, kind), value=value, low=low, high=high, upper=math.nan, capped=value >= limit,
+        lipschitz=fit.location if known else math.nan, fit=fit, ks_statistic=tail.ks_statistic,
+        ks_pvalue=tail.ks_pvalue, block_size=item.block_sizes[t], gradients=item.gradients[t],
+        seconds=item.seconds * item.counts[t] / max(1, sum(item.counts)), profile=None, slope=slope,
+    )  # fmt: skip
+
+
+def _profile_score(item: Measurements, t: int, rule: ScoreRule, kind: str) -> Score:
+    """The score from a radial profile: the radius at which the decreases across shells add up to the margin."""
+    profile = item.profiles[t]
+    known = FitOutcome(profile.outcome) is not FitOutcome.NOT_FINITE
+    value = profile.distance if known else math.nan
+    return Score(
+        **_common(item, t, rule, kind), value=value, low=profile.low if known else math.nan, high=value,
+        upper=profile.upper, capped=value >= rule.limit, lipschitz=profile.mean_slope if known else math.nan, fit=None,
+        ks_statistic=math.nan, ks_pvalue=math.nan, block_size=0, gradients=profile.gradients,
+        seconds=item.seconds * profile.gradients / max(1, sum(other.gradients for other in item.profiles)),
+        profile=profile,
+    )  # fmt: skip
+
+
+def _common(item: Measurements, t: int, rule: ScoreRule, kind: str) -> dict[str, Any]:
+    """The fields of a score that no method computes."""
+    return {
+        "input": item.input_id, "label": item.label, "predicted": item.predicted, "target": item.targets[t],
+        "target_kind": kind, "rule": rule, "margin": item.margins[t], "stopped": item.stopped[t],
+        "maxima": item.maxima[t],
+    }  # fmt: skip
 
 
 def new_unchecked(kind: type[Created], **fields: Any) -> Created:
@@ -286,23 +261,6 @@ def new_unchecked(kind: type[Created], **fields: Any) -> Created:
 def replace_unchecked(score: Score, **fields: Any) -> Score:
     """The same as `dataclasses.replace`, in a fraction of the time."""
     return new_unchecked(Score, **{**score.__dict__, **fields})
-
-
-def _profile_score(item: Measurements, t: int, rule: ScoreRule, kind: str) -> Score:
-    """The score from a radial profile: the radius at which the decreases across shells add up to the margin."""
-    profile = item.profiles[t]
-    outcome = FitOutcome(profile.outcome)
-    known = outcome is not FitOutcome.NOT_FINITE
-    value = profile.distance if known else math.nan
-    return Score(
-        input=item.input_id, label=item.label, predicted=item.predicted, target=item.targets[t],
-        target_kind=kind, rule=rule, margin=item.margins[t], value=value, low=profile.low if known else math.nan,
-        high=value, upper=profile.upper, capped=value >= rule.limit,
-        lipschitz=profile.mean_slope if known else math.nan, fit=None, ks_statistic=math.nan,
-        ks_pvalue=math.nan, block_size=0, gradients=profile.gradients,
-        seconds=item.seconds * profile.gradients / max(1, sum(other.gradients for other in item.profiles)),
-        stopped=item.stopped[t], maxima=item.maxima[t], profile=profile,
-    )  # fmt: skip
 
 
 def _converted(margin: float, constant: float, slope: float | None, limit: float) -> float:
@@ -359,6 +317,13 @@ class Scores:
     rows: tuple[Score, ...]
     per_input: tuple[Score, ...]
     class_names: tuple[str, ...] | None = field(default=None, compare=False)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Scores], class_names: Sequence[str] | None = None) -> Scores:
+        """The scores of several norms, methods or batches together."""
+        rows = tuple(row for part in parts for row in part.rows)
+        names = None if not class_names else tuple(map(str, class_names))
+        return cls(rows, tuple(score for part in parts for score in part), names)
 
     def __len__(self) -> int:
         return len(self.per_input)

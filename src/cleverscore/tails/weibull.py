@@ -256,19 +256,19 @@ def _fit_regular(ordered: Floats, weights: Weights, penalty: float) -> tuple[Any
     edge, edge_beta = corner(w, weights, penalty)
     at_corner = edge >= value
 
-    plain = plain_value(shape, beta, value, weights.per_block(penalty))
+    plain = plain_value(beta, value, weights.per_block(penalty))
     endless = _without_end(w, weights, penalty, np.where(at_corner, edge, plain), np.where(at_corner, 1.0, shape))
     if penalty == 0.0 and endless.any():
         again = np.flatnonzero(endless)
         held = find_peak(w[again], weights, PENALTY)
         t[again], shape[again], beta[again] = held.t, held.shape, held.log_scale
-        plain[again] = plain_value(held.shape, held.log_scale, held.value, weights.per_block(PENALTY))
+        plain[again] = plain_value(held.log_scale, held.value, weights.per_block(PENALTY))
     at_corner &= ~endless
 
     t = np.where(at_corner, -np.inf, t)
     shape = np.where(at_corner, 1.0, shape)
     beta = np.where(at_corner, edge_beta, beta)
-    plain = np.where(at_corner, plain_value(shape, edge_beta, edge, weights.per_block(penalty)), plain)
+    plain = np.where(at_corner, plain_value(edge_beta, edge, weights.per_block(penalty)), plain)
     outcome = np.empty(len(w), dtype=object)  # np.full would store a plain str
     outcome[:] = FitOutcome.OK
     outcome[endless] = FitOutcome.NO_ENDPOINT
@@ -296,6 +296,6 @@ def _without_end(w: Floats, weights: Weights, penalty: float, plain: Floats, sha
     return np.asarray(endless)
 
 
-def plain_value(shape: Floats, beta: Floats, value: Floats, per_block: float) -> Floats:
+def plain_value(beta: Floats, value: Floats, per_block: float) -> Floats:
     """Log-likelihood per block without the penalty, from the penalised objective."""
     return value + per_block * np.exp(2.0 * beta)

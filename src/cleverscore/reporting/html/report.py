@@ -19,8 +19,8 @@ from cleverscore.reporting.html.columns import method_words, packed
 from cleverscore.reporting.html.explanations import Remark, headline, remarks
 from cleverscore.reporting.html.page import escape, fill
 from cleverscore.reporting.html.terms import term
+from cleverscore.runs.results import StudyConfig, describe_run
 from cleverscore.runs.store import Store
-from cleverscore.runs.study import StudyConfig, describe_run
 from cleverscore.scores.tables import elimination_summary
 from cleverscore.scores.text_table import number
 from cleverscore.tails.paired_tests import Interval

@@ -14,7 +14,7 @@ from scipy import stats
 
 from cleverscore.errors import InputError
 from cleverscore.reporting.plots.bounds import brackets, gaps
-from cleverscore.reporting.plots.canvas import BLUE, GREEN, GREY, ORANGE
+from cleverscore.reporting.plots.canvas import BLUE, GREEN, GREY, ORANGE, checked_score
 from cleverscore.reporting.plots.canvas import gradient_label as _gradient_label
 from cleverscore.reporting.plots.canvas import new_axes as _axes
 from cleverscore.reporting.plots.canvas import tex as _tex
@@ -45,8 +45,7 @@ def tail(score: Score, axes: Axes | None = None) -> Axes:
 
     This is the paper's figure of fitted densities, for one input and target.
     """
-    if not isinstance(score, Score):
-        raise InputError(f"tail() draws one Score, not a {type(score).__name__}; take one input's: scores[0]")
+    score = checked_score(score, "tail")
     if score.fit is None:
         raise InputError(
             f"method {score.method} fits no tail; draw the radial profile instead: cs.plots.profile(scores[0])"
@@ -82,8 +81,7 @@ def profile(score: Score, axes: Axes | None = None) -> Axes:
     The shaded area is the margin, so the score is the distance at which the falls add up to the margin. A dotted line
     marks the nearest point of another class that the search found.
     """
-    if not isinstance(score, Score):
-        raise InputError(f"profile() draws one Score, not a {type(score).__name__}; take one input's: scores[0]")
+    score = checked_score(score, "profile")
     if score.profile is None:
         raise InputError(
             f"scores with method {score.method} have no radial profile; draw the tail: cs.plots.tail(scores[0])"
