@@ -251,7 +251,7 @@ def test_data_that_does_not_fit_the_model_is_told(tmp_path: Path, mnist: tuple) 
 
 def test_inspect_says_what_was_understood() -> None:
     done = cleverscore("inspect", "zoo:mnist-cnn", "zoo:mnist")
-    for words in ("312,202", "1 x 28 x 28", "0 to 1", "classes  10", "accuracy"):
+    for words in ("312,202", "1 x 28 x 28", "0 to 1", "classes  10", "accuracy", "crown has bounds for every layer"):
         assert words in done.stdout, done.stderr
 
 

@@ -67,35 +67,29 @@ def operation_of(call: Call) -> Operation | None:
         build = FUNCTIONS.get(call.name)
     if build is None:
         raise UnknownLayerError("there are no bounds for it")
+    if build not in (_plus, _times, _concat):
+        call.only_traced_first()
     return build(call)
 
 
-def _nothing(call: Call) -> None:
-    call.only_traced_first()
-
-
 def _dropout(call: Call) -> None:
-    call.only_traced_first()
     if call.layer is None and call.get(2, "training", True):
         raise UnknownLayerError("it is on in evaluation mode: call it with training=self.training")
 
 
 def _ending(call: Call) -> None:
     """Softmax or log-softmax at the end, which does not change margins: log p_c - log p_j = f_c - f_j."""
-    call.only_traced_first()
     if not call.ends or call.get(1, "dim", 1) not in (1, -1) or len(call.shape) != 1:
         raise UnknownLayerError("it can be left aside only as the last layer, over the classes")
 
 
 def _structural(call: Call) -> Affine:
     """Reshapes, averages and selections: affine operations without negative weights."""
-    call.only_traced_first()
     return Affine(call.function, call.shapes[0], call.like)
 
 
 def _average(call: Call) -> Affine:
     """Average pooling; without padding it is a convolution, whose rows stay on small windows."""
-    call.only_traced_first()
     shape = call.shapes[0]
     high, wide = _pair(call.get(1, "kernel_size"))
     plain = _pair(call.get(3, "padding", 0)) == (0, 0) and not call.get(4, "ceil_mode", False)
@@ -106,13 +100,7 @@ def _average(call: Call) -> Affine:
     return Convolution(weight, None, shape, stride=stride, padding=(0, 0), dilation=(1, 1), groups=shape[0])
 
 
-def _linear(call: Call) -> Dense:
-    call.only_traced_first()
-    return Dense(call.get(1, "weight"), call.get(2, "bias"), call.shapes[0])
-
-
 def _convolution(call: Call) -> Affine:
-    call.only_traced_first()
     weight, bias = call.get(1, "weight"), call.get(2, "bias")
     stride, padding, dilation = call.get(3, "stride", 1), call.get(4, "padding", 0), call.get(5, "dilation", 1)
     groups, mode = call.get(6, "groups", 1), getattr(call.layer, "padding_mode", "zeros")
@@ -128,7 +116,6 @@ def _convolution(call: Call) -> Affine:
 
 def _any_convolution(call: Call) -> Affine:
     """Other convolutions (1-d, 3-d, transposed, other paddings), with transposes by automatic differentiation."""
-    call.only_traced_first()
     layer = call.layer
     if layer is None:
         raise UnknownLayerError("as a function it is bounded only in two dimensions with zero padding; use the layer")
@@ -141,7 +128,6 @@ def _any_convolution(call: Call) -> Affine:
 
 
 def _batch_norm(call: Call) -> Scale:
-    call.only_traced_first()
     mean, variance = call.get(1, "running_mean"), call.get(2, "running_var")
     if mean is None or (call.layer is None and call.get(5, "training", False)):
         raise UnknownLayerError("it uses the statistics of the batch, so an input has no output of its own")
@@ -189,7 +175,6 @@ def _times(call: Call) -> Operation:
 
 
 def _negative(call: Call) -> Scale:
-    call.only_traced_first()
     return Scale(-torch.ones_like(call.like), torch.zeros_like(call.like), call.shape)
 
 
@@ -203,7 +188,6 @@ def _concat(call: Call) -> Concat:
 
 
 def _max_pool(call: Call) -> MaxPool:
-    call.only_traced_first()
     if len(call.shape) != 3:
         raise UnknownLayerError("maximum pooling is bounded in two dimensions")
     if call.get(5, "ceil_mode", False) or call.get(6, "return_indices", False):
@@ -215,13 +199,7 @@ def _max_pool(call: Call) -> MaxPool:
     )  # fmt: skip
 
 
-def _relu(call: Call) -> Activation:
-    call.only_traced_first()
-    return relaxations.relu()
-
-
 def _leaky_relu(call: Call) -> Activation:
-    call.only_traced_first()
     slope = float(call.get(1, "negative_slope", 0.01))
     if not 0.0 <= slope <= 1.0:
         raise UnknownLayerError(f"a slope of {slope:g} is not between 0 and 1")
@@ -229,7 +207,6 @@ def _leaky_relu(call: Call) -> Activation:
 
 
 def _elu(call: Call) -> Activation:
-    call.only_traced_first()
     alpha = float(call.get(1, "alpha", 1.0))
     if not 0.0 <= alpha <= 1.0:
         raise UnknownLayerError(f"alpha={alpha:g} is not between 0 and 1")
@@ -237,7 +214,6 @@ def _elu(call: Call) -> Activation:
 
 
 def _softplus(call: Call) -> Activation:
-    call.only_traced_first()
     beta, threshold = float(call.get(1, "beta", 1.0)), float(call.get(2, "threshold", 20.0))
     if beta <= 0.0 or threshold < NEVER:
         raise UnknownLayerError(f"beta={beta:g}, threshold={threshold:g} make a function with a jump")
@@ -245,7 +221,6 @@ def _softplus(call: Call) -> Activation:
 
 
 def _clamp(call: Call) -> Activation:
-    call.only_traced_first()
     if call.name.lower() == "relu6":
         return relaxations.Clamp(0.0, 6.0)
     low, high = ("min_val", "max_val") if "hardtanh" in call.name.lower() else ("min", "max")
@@ -262,37 +237,33 @@ def _clamp(call: Call) -> Activation:
     )
 
 
-def _tanh(call: Call) -> Activation:
-    call.only_traced_first()
-    return relaxations.Tanh()
-
-
-def _sigmoid(call: Call) -> Activation:
-    call.only_traced_first()
-    return relaxations.Tanh(0.5, 0.5, 0.5)
-
-
 def _pair(value: Any) -> tuple[int, int]:
     return (int(value), int(value)) if isinstance(value, int) else (int(value[0]), int(value[-1]))
+
+
+def _linear(call: Call) -> Dense:
+    return Dense(call.get(1, "weight"), call.get(2, "bias"), call.shapes[0])
 
 
 Builder = Callable[[Call], Operation | None]
 MODULES: dict[type[nn.Module], Builder] = {
     nn.Linear: _linear,
     nn.Conv2d: _convolution,
-    nn.ReLU: _relu,
+    nn.ReLU: lambda call: relaxations.relu(),
     nn.LeakyReLU: _leaky_relu,
     nn.ELU: _elu,
     nn.Softplus: _softplus,
     nn.Hardtanh: _clamp,
     nn.ReLU6: _clamp,
-    nn.Tanh: _tanh,
-    nn.Sigmoid: _sigmoid,
+    nn.Tanh: lambda call: relaxations.Tanh(),
+    nn.Sigmoid: lambda call: relaxations.Tanh(0.5, 0.5, 0.5),
     nn.MaxPool2d: _max_pool,
     nn.AvgPool2d: _average,
     **dict.fromkeys((nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d), _any_convolution),
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), _batch_norm),
-    **dict.fromkeys((nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout), _nothing),
+    **dict.fromkeys(
+        (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout), lambda call: None
+    ),
     **dict.fromkeys((nn.Softmax, nn.LogSoftmax), _ending),
     **dict.fromkeys(
         (
@@ -306,12 +277,12 @@ FUNCTIONS: dict[str, Builder] = {
     "linear": _linear,
     "conv2d": _convolution,
     "batch_norm": _batch_norm,
-    "relu": _relu,
+    "relu": lambda call: relaxations.relu(),
     "leaky_relu": _leaky_relu,
     "elu": _elu,
     "softplus": _softplus,
-    "tanh": _tanh,
-    "sigmoid": _sigmoid,
+    "tanh": lambda call: relaxations.Tanh(),
+    "sigmoid": lambda call: relaxations.Tanh(0.5, 0.5, 0.5),
     "max_pool2d": _max_pool,
     "avg_pool2d": _average,
     "neg": _negative,
@@ -320,7 +291,7 @@ FUNCTIONS: dict[str, Builder] = {
     **dict.fromkeys(("add", "iadd", "sub", "isub", "subtract"), _plus),
     **dict.fromkeys(("mul", "imul", "multiply", "truediv", "itruediv", "div", "divide"), _times),
     **dict.fromkeys(("cat", "concat", "concatenate"), _concat),
-    **dict.fromkeys(("contiguous", "clone", "detach"), _nothing),
+    **dict.fromkeys(("contiguous", "clone", "detach"), lambda call: None),
     **dict.fromkeys(("softmax", "log_softmax"), _ending),
     **dict.fromkeys(
         (

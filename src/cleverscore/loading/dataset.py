@@ -5,7 +5,6 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import parse_qsl
 
 import numpy as np
 import numpy.typing as npt
@@ -55,10 +54,7 @@ def open_data(data: str | Path, classifier: Classifier | None = None) -> Source:
     exists = "\0" not in text and Path(text).exists()
     canonical = scheme in CANONICAL and not exists
     name, _, query = (text, "", "") if exists else (rest if canonical else text).partition("?")
-    try:
-        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
-    except ValueError:
-        raise LoadError(f"'{query}' after '{name}' is not of the form name=value&name=value") from None
+    options = files.options_of(query, name)
     if canonical:
         source = _canonical(scheme, name, options)
     else:

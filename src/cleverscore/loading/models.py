@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 import torch
 from torch import nn
@@ -118,10 +117,7 @@ def _onnx(path: Path, kind: str, options: dict[str, Any]) -> Classifier:
 def _factory(module_name: str, rest: str, allow_pickle: bool, options: dict[str, Any]) -> Classifier:
     attribute, _, query = rest.partition("?")
     name = f"{module_name}:{attribute}"
-    try:
-        arguments: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
-    except ValueError:
-        raise LoadError(f"'{query}' after '{name}' is not of the form name=value&name=value") from None
+    arguments = files.options_of(query, name)
     weights = arguments.get("weights")
     if weights is not None and (Path(weights).suffix in WEIGHTS or Path(weights).is_file()):
         del arguments["weights"]

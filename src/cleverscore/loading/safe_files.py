@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from urllib.parse import parse_qsl
 
 from cleverscore.errors import CleverError, CleverWarning, LoadError
 
@@ -37,6 +38,18 @@ def one_line(error: BaseException) -> str:
     """The message of an error, shortened to a line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else text[:197] + "..."
+
+
+def options_of(query: str, name: str) -> dict[str, str]:
+    """The options behind a name, as in file.csv?label=digit&split=test.
+
+    >>> options_of("label=digit&split=test", "file.csv")
+    {'label': 'digit', 'split': 'test'}
+    """
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError:
+        raise LoadError(f"'{query}' after '{name}' is not of the form name=value&name=value") from None
 
 
 def existing(path: Path, what: str, forms: str) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cleverscore.errors import LoadError, MissingExtraError
+from cleverscore.errors import MissingExtraError
+from cleverscore.reporting.files import write_file
 from cleverscore.reporting.findings import findings
 from cleverscore.reporting.model_card import model_card
 from cleverscore.reporting.run_summary import run_summary
@@ -86,8 +87,5 @@ def _put(content: bytes, out: Path | None) -> None:
     if out is None:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
-        return
-    try:
-        out.write_bytes(content)
-    except OSError as error:
-        raise LoadError(f"{out} cannot be written: {error.strerror}") from error
+    else:
+        write_file(out, content)

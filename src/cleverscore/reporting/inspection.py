@@ -11,7 +11,9 @@ from scipy import stats
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cleverscore.errors import InputError
+from cleverscore.certificates.certify import check_method
+from cleverscore.certificates.tracing import trace
+from cleverscore.errors import CertificateError, InputError
 from cleverscore.inputs.radius import looks_like_bytes
 from cleverscore.loading.row_selection import predictions
 from cleverscore.loading.sources import Source
@@ -25,34 +27,6 @@ MOSTLY_RIGHT = 0.75
 # Steps: their gradient is zero or there is none, so a score cannot see through them.
 STEPS = frozenset(
     ("round", "floor", "ceil", "trunc", "sign", "sgn", "argmax", "argmin", "bucketize", "heaviside", "sort", "topk")
-)
-# What bounds can be propagated through: affine operations, and activations of one variable.
-BOUNDED = frozenset(
-    (
-        *("convolution", "conv2d", "addmm", "mm", "linear", "mkldnn_convolution", "native_batch_norm", "batch_norm"),
-        *("cudnn_batch_norm", "_native_batch_norm_legit_no_training", "add", "sub", "mul", "div", "neg", "cat", "mean"),
-        *("sum", "avg_pool2d", "_adaptive_avg_pool2d", "constant_pad_nd", "relu", "leaky_relu", "elu", "softplus"),
-        *("hardtanh", "clamp", "clamp_min", "tanh", "sigmoid", "max_pool2d_with_indices", "maximum", "max_pool2d"),
-    )
-)
-# What only moves numbers about.
-MOVES = frozenset(
-    (
-        *(
-            "view",
-            "_unsafe_view",
-            "reshape",
-            "_reshape_alias",
-            "t",
-            "transpose",
-            "permute",
-            "expand",
-            "clone",
-            "detach",
-        ),
-        *("alias", "slice", "select", "squeeze", "unsqueeze", "split", "_to_copy", "copy_", "empty", "as_strided"),
-        *("split_with_sizes", "ones", "zeros", "full", "flatten", "unbind", "lift_fresh", "arange"),
-    )
 )
 
 
@@ -99,7 +73,7 @@ def describe(classifier: Classifier, data: Source | None, *, command: str | None
         probe = classifier.check(x)
         lines["classes"] = f"{probe.num_classes}{_names(classifier, data)}"
         lines["outputs"] = f"{classifier.outputs}, as they should be"
-        lines |= _operations(classifier, x)
+        lines |= {"gradients": _gradients(classifier, x), "certificates": _certificates(classifier, shape)}
         if data is not None:
             lines |= _accuracy(classifier, data, probe.num_classes)
         lines |= _cost(classifier, x[:1])
@@ -129,22 +103,21 @@ def _names(classifier: Classifier, data: Source | None) -> str:
     return f": {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
 
 
-def _operations(classifier: Classifier, x: torch.Tensor) -> dict[str, str]:
-    """Which operations hide gradients, and which prevent a certificate."""
+def _gradients(classifier: Classifier, x: torch.Tensor) -> str:
+    """Which operations hide gradients."""
     seen = operations(classifier, x)
-    broken = [f"{count} {name}" for name, count in seen.items() if name in STEPS or "quantize" in name]
-    stopped = sorted(name for name in seen if name.rstrip("_") not in BOUNDED and name not in MOVES)
-    known = bool(seen)  # a model of another library shows nothing here
-    return {
-        "gradients": f"steps in the way ({', '.join(broken)}): a score cannot see past them"
-        if broken
-        else "nothing in the way",
-        "certificates": "unknown: another library computes"
-        if not known
-        else f"no bound through {', '.join(stopped)}"
-        if stopped
-        else "every operation can be bounded",
-    }
+    steps = [f"{count} {name}" for name, count in seen.items() if name in STEPS or "quantize" in name]
+    return f"steps in the way ({', '.join(steps)}): a score cannot see past them" if steps else "nothing in the way"
+
+
+def _certificates(classifier: Classifier, shape: tuple[int, ...]) -> str:
+    """Whether crown has bounds for every layer."""
+    try:
+        check_method(classifier, "crown")
+        trace(classifier, shape, torch.float32)
+    except CertificateError as error:
+        return f"none by crown: {error}"
+    return "crown has bounds for every layer"
 
 
 def _needed_options(classifier: Classifier, data: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from cleverscore.errors import LoadError
+from cleverscore.reporting.files import write_file
 from cleverscore.reporting.gate import Check, Result
 
 
@@ -34,11 +34,7 @@ def write_junit(made: Sequence[Check], run: str, out: Path, *, strict: bool = Fa
             ElementTree.SubElement(case, "skipped", message=_xml(f"undecided: {check.text}"))
         else:
             ElementTree.SubElement(case, "system-out").text = _xml(check.text)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        ElementTree.ElementTree(suites).write(out, encoding="utf-8", xml_declaration=True)
-    except OSError as error:
-        raise LoadError(f"{out} cannot be written: {error.strerror}") from error
+    write_file(out, ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True))
 
 
 def _xml(text: str) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from cleverscore.errors import InputError, LoadError, SettingError
 from cleverscore.norms import norm_name
 from cleverscore.reporting.compare import Change
+from cleverscore.reporting.files import write_file
 from cleverscore.reporting.gate import Check, drop_check, parse_share
 from cleverscore.scores.score import Scores
 
@@ -50,11 +51,7 @@ def save_baseline(path: Path, scores: Scores, settings: Mapping[str, Any]) -> No
         "inputs": [score.input for score in scores],
         "scores": [score.counted for score in scores],
     }
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content, indent=1) + "\n")
-    except OSError as error:
-        raise LoadError(f"{path} cannot be written: {error.strerror}") from error
+    write_file(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def compare_baseline(path: Path, scores: Scores, settings: Mapping[str, Any], of: str, most: float) -> Check:

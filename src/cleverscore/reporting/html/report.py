@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 import cleverscore
-from cleverscore.errors import LoadError, StoreError
+from cleverscore.errors import StoreError
 from cleverscore.inputs.targets import takes_smallest
+from cleverscore.reporting.files import write_file
 from cleverscore.reporting.findings import Findings, NormFindings, findings
 from cleverscore.reporting.html.columns import method_words, packed
 from cleverscore.reporting.html.explanations import Remark, headline, remarks
@@ -97,11 +98,7 @@ def write_report(store: Store, out: Path) -> int:
 def write_page(page: str, out: Path) -> int:
     """Write a page to a file; returns its size in bytes."""
     content = page.encode()
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(content)
-    except OSError as error:
-        raise LoadError(f"{out} cannot be written: {error.strerror}") from error
+    write_file(out, content)
     return len(content)
 
 
