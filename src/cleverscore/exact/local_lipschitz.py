@@ -11,7 +11,7 @@ import torch
 
 from cleverscore.exact.branch_and_bound import cell, slope_bound, steepest_cell
 from cleverscore.exact.mip import Encoding, encode, slope_terms
-from cleverscore.exact.multistart import checked_norm, in_double, one_subject, starts
+from cleverscore.exact.multistart import checked_norm, in_double, one_example, starts
 from cleverscore.exact.polyhedron import within
 from cleverscore.exact.relu_network import Array, Network, bounds, read
 from cleverscore.exact.result import BRANCHING, TOLERANCE, Exact, checked_search
@@ -49,7 +49,7 @@ def exact_local_lipschitz(
     radius = LpBall(p, radius).radius
     began = time.perf_counter()
     classifier = in_double(classifier)
-    example = one_subject(classifier, image, [[target]])
+    example = one_example(classifier, image, [[target]])
     network = read(classifier, example.x, p).at(radius)
     whole = network.margin(example.predicted, target)
     # The solver's tolerance is absolute: with this scale no gradient is longer than 1.
@@ -84,9 +84,8 @@ def _sampled(network: Network) -> tuple[float, Array]:
 
 def _largest_sum(network: Network, first: tuple[float, Array], *, seconds: float) -> tuple[float, float, Array]:
     """The largest l1 norm of the gradient: a sum of |g_i|, with a binary variable for each entry of unknown sign."""
-    known = bounds(network)
-    encoding = encode(network, known)
-    places, constants, low, high = slope_terms(network, known, encoding)
+    encoding = encode(network, bounds(network))
+    places, constants, low, high = slope_terms(network, encoding)
     program, weight = encoding.program, network.weights[0]
     positive, negative = np.maximum(weight, 0.0), np.minimum(weight, 0.0)
     below, above = low @ positive + high @ negative, high @ positive + low @ negative
@@ -111,9 +110,8 @@ def _largest_sum(network: Network, first: tuple[float, Array], *, seconds: float
 def _largest_entry(network: Network, first: tuple[float, Array], *, seconds: float) -> tuple[float, float, Array]:
     """The largest |g_i|: one linear objective per entry and sign, in order of decreasing bounds."""
     began = time.perf_counter()
-    known = bounds(network)
-    encoding = encode(network, known)
-    places, constants, low, high = slope_terms(network, known, encoding)
+    encoding = encode(network, bounds(network))
+    places, constants, low, high = slope_terms(network, encoding)
     weight = network.weights[0]
     signed = np.hstack([weight, -weight])
     limits = high @ np.maximum(signed, 0.0) + low @ np.minimum(signed, 0.0)

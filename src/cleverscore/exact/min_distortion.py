@@ -19,7 +19,7 @@ import torch
 
 from cleverscore.exact.branch_and_bound import improved, nearest_adversarial
 from cleverscore.exact.mip import encode
-from cleverscore.exact.multistart import checked_norm, dense_multistart_distortion, in_double, one_subject
+from cleverscore.exact.multistart import checked_norm, dense_multistart_distortion, in_double, one_example
 from cleverscore.exact.relu_network import Array, Network, bounds, read
 from cleverscore.exact.result import BRANCHING, PROGRAM, TOLERANCE, Exact, checked_search
 from cleverscore.inputs.targets import TargetsLike
@@ -55,7 +55,7 @@ def exact_minimum_distortion(
     search = checked_search(search or (BRANCHING if p == 2.0 else PROGRAM), p)
     began = time.perf_counter()
     classifier = in_double(classifier)
-    example = one_subject(classifier, image, targets)
+    example = one_example(classifier, image, targets)
     network = read(classifier, example.x, p)
     attack = dense_multistart_distortion(
         classifier, image, p=p, targets=[list(example.targets)], count=12, steps=15, accuracy=1e-2

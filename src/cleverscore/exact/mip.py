@@ -17,8 +17,6 @@ from scipy.sparse import csr_array
 
 from cleverscore.exact.relu_network import Array, Bounds, Network, Phases
 
-Terms = list[tuple[int, float]]
-
 
 @dataclass
 class Program:
@@ -131,9 +129,7 @@ def encode(network: Network, known: Bounds) -> Encoding:
     return Encoding(program, inputs, outputs, phases, known.phases)
 
 
-def slope_terms(
-    network: Network, known: Bounds, encoding: Encoding
-) -> tuple[npt.NDArray[np.intp], Array, Array, Array]:
+def slope_terms(network: Network, encoding: Encoding) -> tuple[npt.NDArray[np.intp], Array, Array, Array]:
     """Variables h with gradient = W_1^T h, added to the program: positions (or -1), constants, lower and upper bounds.
 
     From the output backward, g_k = W_(k+1)^T h_(k+1) and h_k = phase * g_k, starting from the margin's own row.

@@ -41,7 +41,7 @@ def in_double(classifier: Classifier) -> Classifier:
     return classifier.with_module(copy.deepcopy(classifier.module).double(), dtype=torch.float64)
 
 
-def one_subject(classifier: Classifier, image: Any, targets: TargetsLike) -> Example:
+def one_example(classifier: Classifier, image: Any, targets: TargetsLike) -> Example:
     """One image without a batch axis, in double precision, with its predicted class and targets."""
     return prepare(classifier, torch.as_tensor(image)[None], targets=targets)[0]
 
@@ -151,7 +151,7 @@ def dense_multistart_lipschitz(
     p = checked_norm(p)
     began = time.perf_counter()
     classifier = in_double(classifier)
-    example = one_subject(classifier, image, [[target]])
+    example = one_example(classifier, image, [[target]])
     x, q = example.x, dual_exponent(p)
 
     def slope(offsets: torch.Tensor) -> torch.Tensor:
@@ -195,7 +195,7 @@ def dense_multistart_distortion(
     p = checked_norm(p)
     began = time.perf_counter()
     classifier = in_double(classifier)
-    example = one_subject(classifier, image, targets)
+    example = one_example(classifier, image, targets)
     x = example.x
     best, point, winner = math.inf, x, example.targets[0]
     order = sorted(range(len(example.targets)), key=lambda t: example.margins[t])

@@ -326,23 +326,24 @@ def _top_k(node: Node, x: Any, *_: Any) -> Any:
     return found[0], found[1]
 
 
+def _along_axis(node: Node, scale: Any, zero: Any) -> tuple[Any, Any]:
+    """Scale and zero point of a quantisation, shaped so that they belong to the node's axis where they are many."""
+    if node.rank(1) != 1 or node.shape(1) == (1,):
+        return scale, zero
+    shape = [1] * node.rank()
+    shape[int(node.get("axis", 1))] = -1
+    return scale.reshape(shape), None if zero is None else zero.reshape(shape)
+
+
 def _dequantize(node: Node, x: Any, scale: Any, zero: Any = None) -> Any:
-    if node.rank(1) == 1 and node.shape(1) != (1,):
-        shape = [1] * node.rank()
-        shape[int(node.get("axis", 1))] = -1
-        scale = scale.reshape(shape)
-        zero = None if zero is None else zero.reshape(shape)
+    scale, zero = _along_axis(node, scale, zero)
     values = x.to(torch.float32)
     return (values if zero is None else values - zero.to(torch.float32)) * scale
 
 
 def _quantize(node: Node, x: Any, scale: Any, zero: Any = None) -> Any:
     limits = torch.iinfo(node.known(2).dtype if node.has(2) else torch.uint8)
-    if node.rank(1) == 1 and node.shape(1) != (1,):
-        shape = [1] * node.rank()
-        shape[int(node.get("axis", 1))] = -1
-        scale = scale.reshape(shape)
-        zero = None if zero is None else zero.reshape(shape)
+    scale, zero = _along_axis(node, scale, zero)
     rounded = torch.round(x / scale)
     rounded = rounded if zero is None else rounded + zero.to(torch.float32)
     return torch.clamp(rounded, limits.min, limits.max)  # kept as a float: the values are the same

@@ -33,7 +33,9 @@ def fill(template: str, *, programs: tuple[str, ...], live: bool = False, **valu
         "form-action 'none'",
         *(["connect-src 'self'"] if live else []),
     ]
-    return Template(part(template)).substitute(values, style=style, program=program, policy="; ".join(rules))
+    body = Template(part(template)).substitute(values)
+    frame = Template(part("frame.html"))
+    return frame.substitute(values, body=body, style=style, program=program, policy="; ".join(rules))
 
 
 def _hash(text: str) -> str:
