@@ -1,7 +1,7 @@
 """An untargeted score with 1000 classes: `python -m benchmarks.many_classes --data FOLDER [--out docs]`.
 
 MobileNet-v1 with trained weights and one of ImageNet's pictures, from the folder that `make paper` reads. Random
-weights would not do: their classes lie so close together that no race can tell them apart.
+weights would not do: their classes lie so close together that no sampling can tell them apart.
 """
 
 from __future__ import annotations

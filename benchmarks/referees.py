@@ -444,7 +444,7 @@ def runs(attack: str, p: float) -> bool:
 
 
 def judged(case: Case, candidates: Sequence[torch.Tensor]) -> list[float]:
-    """The distance of the nearest candidate in another class, bisected and polished; infinite where there is none."""
+    """The distance of the nearest candidate in another class, bisected and refined; infinite where there is none."""
     smallest = torch.full((len(case.x),), math.inf, dtype=torch.float64)
     for points in candidates:
         points = points.detach().to(case.x)

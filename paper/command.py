@@ -12,7 +12,7 @@ from pathlib import Path
 import cleverscore as cs
 from cleverscore.attacks.foolbox_adapter import EPSILONS
 from cleverscore.scores.cost import duration
-from paper.networks import KINDS, NETWORKS, classifier_of, missing, subjects_of
+from paper.networks import KINDS, NETWORKS, classifier_of, correct_images_of, missing
 from paper.results import Results
 from paper.sizes import BLOCK_COUNTS, FULL, QUICK, Size
 from paper.tables import Table
@@ -173,7 +173,7 @@ def _say_cost(data: Path, sizes: Mapping[str, Size], todo: Sequence[Unit]) -> No
     for name in dict.fromkeys(unit.network for unit in todo):
         classifier = classifier_of(name, data)
         size = sizes[name]
-        x = subjects_of(name, data, 1).x
+        x = correct_images_of(name, data, 1).x
         each = {}
         for targets in ("runner_up", "all") if NETWORKS[name].family != "imagenet" else ("runner_up",):
             estimate = cs.estimate(classifier, x, targets=targets, blocks=10, block_size=64)

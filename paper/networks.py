@@ -72,7 +72,7 @@ LARGE = tuple(name for name, network in NETWORKS.items() if network.family == "i
 
 
 @dataclass(frozen=True)
-class Subjects:
+class CorrectImages:
     """Correctly classified images of one network, with the classes that the three kinds of targets mean for each."""
 
     ids: tuple[int, ...]
@@ -162,7 +162,7 @@ def images_of(name: str, data: Path) -> Iterator[tuple[int, npt.NDArray[np.float
 
 
 @lru_cache(maxsize=2)
-def subjects_of(name: str, data: Path, count: int) -> Subjects:
+def correct_images_of(name: str, data: Path, count: int) -> CorrectImages:
     """The first `count` images that the network classifies correctly."""
     classifier = classifier_of(name, data)
     ids: list[int] = []
@@ -176,7 +176,7 @@ def subjects_of(name: str, data: Path, count: int) -> Subjects:
         labels.append(label)
         kinds.append({kind: choose(logits, kind, ids=[i], seed=SEED)[0][0] for kind in KINDS})
         if len(ids) == count:
-            return Subjects(tuple(ids), np.stack(parts), tuple(labels), tuple(kinds))
+            return CorrectImages(tuple(ids), np.stack(parts), tuple(labels), tuple(kinds))
     raise LoadError(f"only {len(ids)} images of {NETWORKS[name].title} are classified correctly; {count} are wanted")
 
 

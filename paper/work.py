@@ -26,11 +26,11 @@ from paper.networks import (
     KINDS,
     NETWORKS,
     SEED,
-    Subjects,
+    CorrectImages,
     classifier_of,
+    correct_images_of,
     fingerprint,
     images_of,
-    subjects_of,
     test_data,
 )
 from paper.sizes import BLOCK_COUNTS, PAPER, RELEASED, Size
@@ -152,7 +152,7 @@ def run(unit: Unit, data: Path) -> Rows:
     question, size = unit.question, unit.size
     if question.kind == "accuracy":
         return [accuracy(classifier, unit.network, data)]
-    examples = subjects_of(unit.network, data, 1 if question.kind == "time" else size.images)
+    examples = correct_images_of(unit.network, data, 1 if question.kind == "time" else size.images)
     part = slice(unit.start, unit.stop)
     if question.kind in ("cw", "ifgsm"):
         return _attacked(classifier, examples, part, question, size)
@@ -162,7 +162,7 @@ def run(unit: Unit, data: Path) -> Rows:
 
 
 def _scored(
-    classifier: cs.Classifier, examples: Subjects, part: slice, question: Question, size: Size, large: bool
+    classifier: cs.Classifier, examples: CorrectImages, part: slice, question: Question, size: Size, large: bool
 ) -> Rows:
     ids, kinds = examples.ids[part], examples.kinds[part]
     few = [list(dict.fromkeys(kind[name] for name in KINDS)) for kind in kinds]
@@ -199,7 +199,7 @@ def _row(score: Score, kinds: Sequence[dict[str, int]], ids: Sequence[int], *, m
     return {key: value.item() if isinstance(value, np.generic) else value for key, value in row.items()}
 
 
-def _attacked(classifier: cs.Classifier, examples: Subjects, part: slice, question: Question, size: Size) -> Rows:
+def _attacked(classifier: cs.Classifier, examples: CorrectImages, part: slice, question: Question, size: Size) -> Rows:
     ids, kinds = examples.ids[part], examples.kinds[part]
     targets = None if question.detail == "any" else [kind[question.detail] for kind in kinds]
     cw = question.kind == "cw"

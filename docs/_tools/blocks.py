@@ -51,7 +51,7 @@ class Shown:
 def same(shown: str, printed: str) -> bool:
     """Whether two texts differ in nothing but the last digits of numbers and in spaces.
 
-    >>> same("score 0.6266", "score  0.6267"), same("score 0.62", "score 0.72"), same("ok", "atom")
+    >>> same("score 0.6266", "score  0.6267"), same("score 0.62", "score 0.72"), same("ok", "poor")
     (True, False, False)
     """
     words = [" ".join(NUMBER.sub("#", text).replace("-", " ").split()) for text in (shown, printed)]

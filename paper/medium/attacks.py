@@ -11,7 +11,7 @@ import cleverscore as cs
 from cleverscore.attacks.foolbox_adapter import EPSILONS
 from cleverscore.attacks.presets import PRESETS
 from paper.medium.store import Arrays
-from paper.networks import LARGE, SEED, Subjects
+from paper.networks import LARGE, SEED, CorrectImages
 from paper.sizes import Size
 
 # What an attack tries after it failed: factors of its iterations and of CW's rate, with all nine constants. The factors
@@ -20,7 +20,7 @@ LONGER = {"small": ((1, 1), (3, 2), (10, 5)), "large": ((1, 1), (3, 3), (5, 5))}
 
 
 def attacked(
-    classifier: cs.Classifier, network: str, question: str, examples: Subjects, part: slice, size: Size
+    classifier: cs.Classifier, network: str, question: str, examples: CorrectImages, part: slice, size: Size
 ) -> Arrays:
     """What CW or I-FGSM found, each image by the shortest try that moved it.
 
@@ -58,7 +58,7 @@ def attacked(
     }
 
 
-def best(classifier: cs.Classifier, question: str, examples: Subjects, part: slice) -> Arrays:
+def best(classifier: cs.Classifier, question: str, examples: CorrectImages, part: slice) -> Arrays:
     """The best minimum-norm attack: `distortion` (n,) in its norm."""
     _, norm, kind = question.split("-")
     targets = None if kind == "any" else [classes[kind] for classes in examples.kinds[part]]
@@ -72,7 +72,7 @@ def best(classifier: cs.Classifier, question: str, examples: Subjects, part: sli
     }
 
 
-def sharp(classifier: cs.Classifier, question: str, examples: Subjects, part: slice) -> Arrays:
+def sharp(classifier: cs.Classifier, question: str, examples: CorrectImages, part: slice) -> Arrays:
     """Sharp scores (n,), and `crossing`, the distance of the nearest other class that the search met."""
     _, norm, kind = question.split("-")
     ids, labels = examples.ids[part], examples.labels[part]
@@ -89,5 +89,5 @@ def sharp(classifier: cs.Classifier, question: str, examples: Subjects, part: sl
     }
 
 
-def _kinds(examples: Subjects, part: slice) -> Any:
+def _kinds(examples: CorrectImages, part: slice) -> Any:
     return np.array([list(classes.values()) for classes in examples.kinds[part]], np.int16)

@@ -26,7 +26,7 @@ from cleverscore.models.margin_gradients import dual_norms, margin_gradient_norm
 from cleverscore.threads import one_thread
 from paper.medium.plan import AUTHORS, NORMS
 from paper.medium.store import Arrays
-from paper.networks import KINDS, LARGE, SEED, Subjects
+from paper.networks import KINDS, LARGE, SEED, CorrectImages
 from paper.sizes import BLOCK_COUNTS, PAPER, RELEASED, Size
 
 PENALTIES = (0.0, 0.01, 0.1)
@@ -37,9 +37,9 @@ Draw = Callable[[tuple[int, ...], range], Floats]
 
 @dataclass(frozen=True)
 class Blocks:
-    """How many blocks an image has: `raced` with elimination among all classes, `full` for the three kinds."""
+    """How many blocks an image has: `adaptive` with elimination among all classes, `full` for the three kinds."""
 
-    raced: int
+    adaptive: int
     full: int
     size: int
 
@@ -53,7 +53,7 @@ class Blocks:
 
 
 def drawn(
-    classifier: cs.Classifier, network: str, question: str, examples: Subjects, part: slice, size: Size
+    classifier: cs.Classifier, network: str, question: str, examples: CorrectImages, part: slice, size: Size
 ) -> Arrays:
     """The block maxima of images, as arrays.
 
@@ -80,7 +80,9 @@ def drawn(
     counts = []
     for i, example in enumerate(prepared):
         blocks = Blocks.of(network, question, size, part.start + i)
-        rows = raced(_drawing(ready, example, len(norms)), example, kinds[i], blocks, settings.rule.limit, len(norms))
+        rows = adaptive_maxima(
+            _drawing(ready, example, len(norms)), example, kinds[i], blocks, settings.rule.limit, len(norms)
+        )
         counts.append([len(row) for row in rows[0]])
         for norm, values in zip(norms, rows, strict=True):
             found[norm] += values
@@ -145,40 +147,40 @@ def both_norms(
     return torch.stack([*columns[2.0], *columns[1.0]], 1)
 
 
-def raced(
+def adaptive_maxima(
     draw: Draw, example: Example, kinds: Sequence[int], blocks: Blocks, limit: float, norms: int
 ) -> list[list[Floats]]:
     """Maxima of each norm and target; a target is drawn for as long as any norm and any penalty may want it.
 
     limit   the largest score there can be: a class that surely reaches it needs no more blocks.
     """
-    races = {
+    running = {
         (norm, penalty): TargetElimination(
-            example.targets, example.margins, limit=limit, penalty=penalty, level=LEVEL, blocks=blocks.raced,
+            example.targets, example.margins, limit=limit, penalty=penalty, level=LEVEL, blocks=blocks.adaptive,
             block_size=blocks.size, stopping=Stopping(0.0, smallest=True),
         )
         for norm in range(norms)
         for penalty in PENALTIES
     }  # fmt: skip
     if set(example.targets) <= set(kinds):  # nothing can be eliminated
-        races = {}
+        running = {}
     found: list[list[Floats]] = [[np.empty(0) for _ in example.targets] for _ in range(norms)]
     always = {t for t, target in enumerate(example.targets) if target in kinds}
     done = 0
-    for end in dict.fromkeys([*checkpoints(blocks.raced), blocks.full]):
-        active = sorted(always.union(*(race.active for race in races.values())))
+    for end in dict.fromkeys([*checkpoints(blocks.adaptive), blocks.full]):
+        active = sorted(always.union(*(elimination.active for elimination in running.values())))
         values = draw(tuple(example.targets[t] for t in active), range(done, end)).reshape(norms, len(active), -1)
         for norm in range(norms):
             for t, row in zip(active, values[norm], strict=True):
                 found[norm][t] = np.concatenate([found[norm][t], row])
-        for (norm, _), race in races.items():
-            if race.active:
-                race.add(values[norm][[active.index(t) for t in race.active]])
+        for (norm, _), elimination in running.items():
+            if elimination.active:
+                elimination.add(values[norm][[active.index(t) for t in elimination.active]])
         done = end
     return found
 
 
-def slopes(classifier: cs.Classifier, question: str, examples: Subjects, part: slice, size: Size) -> Arrays:
+def slopes(classifier: cs.Classifier, question: str, examples: CorrectImages, part: slice, size: Size) -> Arrays:
     """The largest slopes of the blocks of images for the three kinds of targets; arrays as `drawn` has them."""
     norm = question.removeprefix("slope-")
     kinds = [tuple(kind[name] for name in KINDS) for kind in examples.kinds[part]]

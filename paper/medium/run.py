@@ -16,7 +16,7 @@ from cleverscore.threads import one_thread
 from paper.medium import attacks, maxima
 from paper.medium.plan import Unit
 from paper.medium.store import Arrays, Store, about
-from paper.networks import classifier_of, fingerprint, subjects_of
+from paper.networks import classifier_of, correct_images_of, fingerprint
 from paper.sizes import MEDIUM, Size
 from paper.work import accuracy
 
@@ -30,7 +30,7 @@ def computed(unit: Unit, data: Path, size: Size) -> Arrays:
         if unit.kind == "accuracy":
             row = accuracy(classifier, unit.network, data)
             return {"about": text, **{name: np.array(value) for name, value in row.items()}}
-        examples, part = subjects_of(unit.network, data, size.images), slice(unit.start, unit.stop)
+        examples, part = correct_images_of(unit.network, data, size.images), slice(unit.start, unit.stop)
         if unit.kind == "maxima":
             found = maxima.drawn(classifier, unit.network, unit.question, examples, part, size)
         elif unit.kind == "slope":

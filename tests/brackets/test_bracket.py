@@ -189,10 +189,10 @@ def test_the_command_line_brackets_an_affine_model(attacked_run: tuple) -> None:
     assert cleverscore("show", run).stdout == done.stdout
     table = rows(run)
     assert list(table.columns) == [*SCORE_COLUMNS, *COLUMNS]
-    heads = table[table.target_kind == "untargeted"]
+    untargeted = table[table.target_kind == "untargeted"]
     classifier, x = affine(), affine_images()
-    assert len(heads) == 9 and heads.consistent.astype(str).eq("True").all()
-    for row in heads.itertuples():
+    assert len(untargeted) == 9 and untargeted.consistent.astype(str).eq("True").all()
+    for row in untargeted.itertuples():
         exact = nearest(classifier, x[row.input], row.predicted, float(row.norm))
         assert row.certified == pytest.approx(exact, rel=2e-3) and row.score == pytest.approx(exact)
         assert exact * (1 - 1e-6) <= row.upper <= 1.05 * exact

@@ -193,10 +193,12 @@ def test_inspect_sees_labels_that_are_off_by_one(tmp_path: Path, mnist: tuple) -
 
 
 def test_a_fit_that_the_test_rejects_is_not_called_ok() -> None:
-    heads = cs.clever(cs.load_model("zoo:mnist-mlp"), cs.load_data("zoo:mnist")[0][:2], blocks=20, block_size=8)
-    poor = [dataclasses.replace(head, fit=dataclasses.replace(head.fit, outcome=cs.FitOutcome.POOR)) for head in heads]
-    bad = Scores(heads.rows, tuple(poor))
-    assert " poor" in str(bad) and "poor (2: input 0, 1): " in str(bad) and " poor" not in str(heads)
+    scores = cs.clever(cs.load_model("zoo:mnist-mlp"), cs.load_data("zoo:mnist")[0][:2], blocks=20, block_size=8)
+    poor = [
+        dataclasses.replace(score, fit=dataclasses.replace(score.fit, outcome=cs.FitOutcome.POOR)) for score in scores
+    ]
+    bad = Scores(scores.rows, tuple(poor))
+    assert " poor" in str(bad) and "poor (2: input 0, 1): " in str(bad) and " poor" not in str(scores)
 
 
 def test_the_penalty_is_an_option_and_is_written_everywhere(tmp_path: Path) -> None:
@@ -371,8 +373,8 @@ def test_the_default_preset_gives_three_columns_for_twenty_inputs(tmp_path: Path
     header = done.stdout.splitlines()[0].split()
     assert header == ["input", "predicted", "target", "norm", "CLEVER", "sharp", "attack"]
     table = rows(run)
-    heads = table[table.target_kind == "untargeted"]
-    assert heads.groupby("method").input.nunique().to_dict() == {"paper": 20, "sharp": 20}
+    scores = table[table.target_kind == "untargeted"]
+    assert scores.groupby("method").input.nunique().to_dict() == {"paper": 20, "sharp": 20}
     assert set(table.radius) == {200.0}  # 5 times the width of the box
     assert "to do: about" in done.stderr
     every = cleverscore("score", "tests.bad_models:affine", tmp_path / "data.npz", "--bounds", "-20,20", "--attack",

@@ -137,8 +137,8 @@ def test_a_ball_of_ones_own_is_sampled() -> None:
     assert np.allclose(scores.values, same.values, rtol=1e-5)
     ball = cs.clever(classifier, images, p=2, radius=1.0, blocks=30, block_size=32)
     assert not np.allclose(scores.values, ball.values, rtol=1e-5)
-    raced = cs.clever(classifier, images, p=2, method=on_sphere, blocks=64, block_size=32, tolerance=0.0)
-    assert raced.values.shape == (3,)
+    adaptive = cs.clever(classifier, images, p=2, method=on_sphere, blocks=64, block_size=32, tolerance=0.0)
+    assert adaptive.values.shape == (3,)
     assert cs.estimate(classifier, images, method=on_sphere, blocks=10, block_size=8).gradients == 10 * 8 * 6
 
 
@@ -270,8 +270,8 @@ def test_an_estimator_of_ones_own_is_scored_stored_resumed_and_reported(
     assert all(f"{value:.4g}" in shown for value in scores.values)
     blocks.run_command("cleverscore export run --out rows.csv")
     rows = list(csv.DictReader((tmp_path / "rows.csv").read_text().splitlines()))
-    heads = [float(row["score"]) for row in rows if row["target_kind"] == "untargeted"]
-    assert heads == scores.values.tolist() and {row["method"] for row in rows} == {"first-order"}
+    smallest = [float(row["score"]) for row in rows if row["target_kind"] == "untargeted"]
+    assert smallest == scores.values.tolist() and {row["method"] for row in rows} == {"first-order"}
     blocks.run_command("cleverscore report run --out report.html")
     assert "method first-order" in (tmp_path / "report.html").read_text()
     blocks.run_command("cleverscore export run --format card --out card.md")

@@ -10,7 +10,7 @@ from scipy import stats
 from torch import nn
 
 import cleverscore as cs
-from cleverscore.estimators.sampling import sampler as gathering
+from cleverscore.estimators.sampling import sampler
 from cleverscore.estimators.sampling.many_classes import sketched_norms
 from cleverscore.estimators.sampling.row_space import Reduced, reduced
 from cleverscore.estimators.stop_reason import StopReason
@@ -32,7 +32,7 @@ def narrow(hidden: int = 12) -> nn.Sequential:
 def norms(classifier: cs.Classifier, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch, plain: bool) -> np.ndarray:
     with monkeypatch.context() as patch:
         if plain:
-            patch.setattr(gathering, "reduced", lambda classifier, shape, ball: Reduced(classifier, ball))
+            patch.setattr(sampler, "reduced", lambda classifier, shape, ball: Reduced(classifier, ball))
         scores = cs.clever(classifier, x, p=2, targets="runner_up", radius=2.0, blocks=2000, block_size=4)
     return scores[0].maxima
 
@@ -87,15 +87,15 @@ def test_many_classes_are_scouted_first() -> None:
     x = torch.rand(2, 40, generator=torch.Generator().manual_seed(4))
     settings = {"blocks": 64, "block_size": 32, "radius": 20.0}
     fixed = cs.clever(classifier, x, **settings)
-    raced = cs.clever(classifier, x, tolerance=0.0, **settings)
-    assert raced.values == pytest.approx(fixed.values, rel=0.05)
+    adaptive = cs.clever(classifier, x, tolerance=0.0, **settings)
+    assert adaptive.values == pytest.approx(fixed.values, rel=0.05)
     one_target = 64 * 32
-    assert all(score.gradients < 30 * one_target for score in raced)
-    sketched = [row for row in raced.rows if row.stopped == StopReason.SKETCHED]
-    scouted = [row for row in raced.rows if row.stopped == StopReason.PREFILTERED]
+    assert all(score.gradients < 30 * one_target for score in adaptive)
+    sketched = [row for row in adaptive.rows if row.stopped == StopReason.SKETCHED]
+    prefiltered = [row for row in adaptive.rows if row.stopped == StopReason.PREFILTERED]
     assert len(sketched) > 100 and all(row.gradients == 1 for row in sketched)
-    assert all(row.block_size == 1 and len(row.maxima) == 32 for row in scouted)
-    assert "of 199 targets per input" in str(raced)
+    assert all(row.block_size == 1 and len(row.maxima) == 32 for row in prefiltered)
+    assert "of 199 targets per input" in str(adaptive)
 
 
 @pytest.mark.parametrize("p", [2.0, math.inf])

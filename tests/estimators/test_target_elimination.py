@@ -12,7 +12,7 @@ import cleverscore as cs
 from cleverscore import tails
 from cleverscore.estimators.budget import Budget
 from cleverscore.estimators.measurements import Measurements
-from cleverscore.estimators.sampling import target_elimination as racing
+from cleverscore.estimators.sampling import target_elimination
 from cleverscore.estimators.sampling.target_elimination import Stopping, TargetElimination, checkpoints, gumbel_reach
 from cleverscore.estimators.settings import Settings
 from cleverscore.estimators.stop_reason import StopReason
@@ -28,7 +28,9 @@ X = torch.rand(6, 30, generator=torch.Generator().manual_seed(1))
 FIXED = {"blocks": 200, "block_size": 16, "radius": 20.0}
 
 
-def race(margins: list[float], *, stopping: Stopping, blocks: int = 200, limit: float = math.inf) -> TargetElimination:
+def elimination(
+    margins: list[float], *, stopping: Stopping, blocks: int = 200, limit: float = math.inf
+) -> TargetElimination:
     return TargetElimination(
         range(len(margins)),
         margins,
@@ -51,7 +53,7 @@ def test_checkpoints_double() -> None:
 
 
 def test_a_clear_loser_is_dropped_at_the_first_look_and_near_ties_run_on() -> None:
-    run = race([1.0, 1.001, 3.0], stopping=Stopping(0.0, smallest=True))
+    run = elimination([1.0, 1.001, 3.0], stopping=Stopping(0.0, smallest=True))
     run.add(weibull(np.random.default_rng(0), (3, 32)))
     assert run.stopped == ["", "", StopReason.ELIMINATED]
     run.add(weibull(np.random.default_rng(1), (2, 168)))
@@ -61,9 +63,9 @@ def test_a_clear_loser_is_dropped_at_the_first_look_and_near_ties_run_on() -> No
 
 @pytest.mark.slow
 def test_the_winner_is_rarely_dropped() -> None:
-    """60 races of a true minimum against one that is 3% larger: a rule that loses 5% of them would fail in 95%."""
+    """60 trials of a true minimum against one that is 3% larger: a rule that loses 5% of them would fail in 95%."""
     for seed in range(60):
-        run = race([1.0, 1.03], stopping=Stopping(0.0, smallest=True))
+        run = elimination([1.0, 1.03], stopping=Stopping(0.0, smallest=True))
         generator = np.random.default_rng(seed)
         while run.active:
             run.add(weibull(generator, (len(run.active), run.next_checkpoint() - run.drawn)))
@@ -72,14 +74,14 @@ def test_the_winner_is_rarely_dropped() -> None:
 
 @pytest.mark.slow
 def test_a_race_ends_with_the_smallest_score_of_all_blocks() -> None:
-    """Nearly Gumbel maxima, whose end-points move for long: the raced minimum is hardly ever 5% above the fixed one.
+    """Nearly Gumbel maxima, whose end-points move for long: the adaptive minimum is hardly ever 5% above the fixed one.
 
-    A rule for which it is in 5% of races would fail in 87% of such tests of 40.
+    A rule for which it is in 5% of eliminations would fail in 87% of such tests of 40.
     """
     margins = np.array([1.0, 1.02, 1.1, 1.3])
     for seed in range(40):
         maxima = weibull(np.random.default_rng(seed), (4, 256), shape=15.0)
-        run = race(margins.tolist(), stopping=Stopping(0.0, smallest=True), blocks=256)
+        run = elimination(margins.tolist(), stopping=Stopping(0.0, smallest=True), blocks=256)
         while run.active:
             run.add(maxima[run.active, run.drawn : run.next_checkpoint()])
         scores = margins / tails.fit(maxima, penalty=0.01).location
@@ -91,11 +93,11 @@ def test_a_race_ends_with_the_smallest_score_of_all_blocks() -> None:
 def test_a_tail_that_may_turn_out_longer_stays_in(margin: float, out: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Halves of 32 blocks agree that both rivals lost; one of them could still win if its maxima were Gumbel ones."""
     maxima = weibull(np.random.default_rng(2), (2, 32), shape=8.0)
-    run = race([1.0, margin], stopping=Stopping(0.0, smallest=True), blocks=500)
+    run = elimination([1.0, margin], stopping=Stopping(0.0, smallest=True), blocks=500)
     run.add(maxima)
     assert run.stopped == ["", StopReason.ELIMINATED if out else ""]
-    monkeypatch.setattr(racing, "gumbel_reach", lambda blocks, penalty: 0.0)
-    run = race([1.0, margin], stopping=Stopping(0.0, smallest=True), blocks=500)
+    monkeypatch.setattr(target_elimination, "gumbel_reach", lambda blocks, penalty: 0.0)
+    run = elimination([1.0, margin], stopping=Stopping(0.0, smallest=True), blocks=500)
     run.add(maxima)
     assert run.stopped == ["", StopReason.ELIMINATED]
 
@@ -106,22 +108,22 @@ def test_how_far_a_gumbel_tail_reaches_is_what_samples_show() -> None:
     assert 0.91 < shares.mean() < 0.98
 
 
-ATOMS = np.concatenate([np.full((2, 4), 2.0), weibull(np.random.default_rng(2), (2, 28))], 1)
+TIED = np.concatenate([np.full((2, 4), 2.0), weibull(np.random.default_rng(2), (2, 28))], 1)
 
 
 @pytest.mark.parametrize(("margin", "out"), [(1.1, False), (20.0, True)])
-def test_repeated_maxima_end_nothing_but_a_race_that_is_lost_by_far(margin: float, out: bool) -> None:
+def test_repeated_maxima_end_nothing_but_a_target_that_is_far_behind(margin: float, out: bool) -> None:
     """Their interval has no width, but a steeper piece may be hit later."""
-    run = race([1.0, margin], stopping=Stopping(0.2, smallest=True), blocks=500)
-    run.add(ATOMS)
-    assert tails.fit(ATOMS).outcome.tolist() == [tails.FitOutcome.TIED_MAXIMA] * 2
+    run = elimination([1.0, margin], stopping=Stopping(0.2, smallest=True), blocks=500)
+    run.add(TIED)
+    assert tails.fit(TIED).outcome.tolist() == [tails.FitOutcome.TIED_MAXIMA] * 2
     assert run.stopped == ["", StopReason.ELIMINATED if out else ""]
 
 
 @pytest.mark.parametrize("stopping", [Stopping(0.0, smallest=False), Stopping(0.0, smallest=False, threshold=0.4)])
 def test_repeated_maxima_decide_nothing(stopping: Stopping) -> None:
-    run = race([1.0, 1.0], stopping=stopping, blocks=500, limit=0.45)
-    run.add(ATOMS)  # scores of 0.5 if nothing steeper comes
+    run = elimination([1.0, 1.0], stopping=stopping, blocks=500, limit=0.45)
+    run.add(TIED)  # scores of 0.5 if nothing steeper comes
     assert run.stopped == ["", ""]
 
 
@@ -138,17 +140,17 @@ def test_who_is_out_of_the_race_does_not_have_the_smallest_score(reason: str) ->
 
 
 def test_a_narrow_interval_stops() -> None:
-    run = race([1.0], stopping=Stopping(0.2, smallest=False))
+    run = elimination([1.0], stopping=Stopping(0.2, smallest=False))
     run.add(weibull(np.random.default_rng(0), (1, 64), shape=1.5))
     assert run.stopped == [StopReason.NARROW]
-    run = race([1.0], stopping=Stopping(1e-6, smallest=False))
+    run = elimination([1.0], stopping=Stopping(1e-6, smallest=False))
     run.add(weibull(np.random.default_rng(0), (1, 64), shape=1.5))
     assert run.stopped == [""]
 
 
 def test_a_score_at_the_radius_stops_and_equal_maxima_do_not() -> None:
     """A small steep piece of a piecewise linear network may be hit later, for the leader or a rival far behind."""
-    run = race([100.0, 1.0, 4.0, 9.0], stopping=Stopping(0.2, smallest=True), limit=5.0)
+    run = elimination([100.0, 1.0, 4.0, 9.0], stopping=Stopping(0.2, smallest=True), limit=5.0)
     steady = weibull(np.random.default_rng(0), (32,), shape=1.5)
     run.add(np.stack([steady, np.full(32, 2.0), np.full(32, 2.0), np.zeros(32)]))
     assert run.stopped == [StopReason.AT_RADIUS, "", "", ""]
@@ -170,17 +172,17 @@ def test_a_small_steep_piece_is_found_with_and_without_a_race() -> None:
             assert scores.values == pytest.approx(fixed.values, rel=1e-5)
 
 
-def test_racing_gives_the_fixed_scores_with_fewer_gradients() -> None:
+def test_elimination_gives_the_fixed_scores_with_fewer_gradients() -> None:
     classifier = network()
     fixed = cs.clever(classifier, X, **FIXED)
-    raced = cs.clever(classifier, X, tolerance=0.0, **FIXED)
-    assert raced.values == pytest.approx(fixed.values, rel=0.05)
-    used = sum(row.gradients for row in raced)
+    adaptive = cs.clever(classifier, X, tolerance=0.0, **FIXED)
+    assert adaptive.values == pytest.approx(fixed.values, rel=0.05)
+    used = sum(row.gradients for row in adaptive)
     assert used <= 0.55 * sum(row.gradients for row in fixed)
-    for a, b in zip(fixed.rows, raced.rows, strict=True):
+    for a, b in zip(fixed.rows, adaptive.rows, strict=True):
         if a.target == b.target and a.target_kind == "all":
             assert b.maxima == pytest.approx(a.maxima[: len(b.maxima)], rel=1e-5)
-    found = {row.stopped for row in raced.rows}
+    found = {row.stopped for row in adaptive.rows}
     assert StopReason.ELIMINATED in found and found <= {StopReason.ELIMINATED, StopReason.ALL_BLOCKS, StopReason.NARROW}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from paper import above, blocks, command, findings, planes, readme, sizes, untargeted, work
 from paper.__main__ import PRODUCTS
-from paper.networks import KINDS, LARGE, NETWORKS, SMALL, fingerprint, missing, subjects_of
+from paper.networks import KINDS, LARGE, NETWORKS, SMALL, correct_images_of, fingerprint, missing
 from paper.radius import METHODS
 from paper.results import Results
 from paper.tables import Cell, Table, published
@@ -192,7 +192,7 @@ def test_sizes_of_the_paper_and_what_they_cost(capsys: pytest.CaptureFixture, tm
 
 
 def test_images_are_correctly_classified_and_have_three_targets() -> None:
-    found = subjects_of("mnist-mlp", NOTHING, 5)
+    found = correct_images_of("mnist-mlp", NOTHING, 5)
     for label, kinds in zip(found.labels, found.kinds, strict=True):
         assert set(kinds) == set(KINDS) and label not in kinds.values()
         assert kinds["random"] not in (kinds["runner_up"], kinds["least_likely"])

@@ -29,7 +29,7 @@ from paper.medium.page import render
 from paper.medium.plan import Unit, all_units, units_of
 from paper.medium.results import Drawn, MediumResults
 from paper.medium.store import Store, packed
-from paper.networks import KINDS, NETWORKS, SMALL, classifier_of, subjects_of
+from paper.networks import KINDS, NETWORKS, SMALL, classifier_of, correct_images_of
 from paper.sizes import MEDIUM
 
 NOTHING = Path("no-such-folder")
@@ -106,7 +106,7 @@ def test_elimination_keeps_the_smallest_score_and_all_kinds() -> None:
         def draw(targets: tuple[int, ...], at: range, sample: np.ndarray = sample) -> np.ndarray:
             return sample[[target - 1 for target in targets], at.start : at.stop]
 
-        (found,) = maxima.raced(draw, example, (1, 8, 9), blocks, 50.0, 1)
+        (found,) = maxima.adaptive_maxima(draw, example, (1, 8, 9), blocks, 50.0, 1)
         counts = [len(row) for row in found]
         assert counts[0] == counts[7] == counts[8] == 250  # the three kinds
         lost += sum(count < 200 for count in counts)
@@ -132,7 +132,7 @@ def test_both_norms_are_those_of_two_calls() -> None:
                                                          ("maxima-authors", "released-code", "2")])  # fmt: skip
 def test_units_hold_the_maxima_that_scores_come_from(folder: Path, question: str, method: str, norm: str) -> None:
     found = results(folder)
-    examples = subjects_of("mnist-cnn", NOTHING, TINY.images)
+    examples = correct_images_of("mnist-cnn", NOTHING, TINY.images)
     scores = cs.clever(
         classifier_of("mnist-cnn", NOTHING), examples.x, p=norm, method=method, targets="all", blocks=12, block_size=4,
         ids=examples.ids, workers=1, progress=False,
@@ -236,7 +236,7 @@ def test_an_attack_that_fails_is_tried_longer(monkeypatch: pytest.MonkeyPatch) -
         return Attacked([[True, False, False], [False, True], [False]][len(asked) - 1])
 
     monkeypatch.setattr(cs, "attack", attack)
-    examples = subjects_of("mnist-cnn", NOTHING, 3)
+    examples = correct_images_of("mnist-cnn", NOTHING, 3)
     found = attacks.attacked(None, "mnist-cnn", "ifgsm-random", examples, slice(0, 3), TINY)  # type: ignore[arg-type]
     random = [kinds["random"] for kinds in examples.kinds]
     assert asked == [(3, 10, random), (2, 30, random[1:]), (1, 100, random[1:2])]

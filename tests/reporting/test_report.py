@@ -98,10 +98,10 @@ def test_the_page_works_in_a_browser(browser: Browser, tmp_path: Path) -> None:
     path = page(run)
     browser.open(path.as_uri())
     with Store.open(run) as store:
-        scores = [head for head in stored_scores(store) if head.p == 2.0]
+        scores = [score for score in stored_scores(store) if score.p == 2.0]
     shown = "[...document.querySelectorAll('#inputs tbody .open')].map(b => Number(b.dataset.input))"
     # The order of the list is that of the scores.
-    expected = [head.input for head in sorted(scores, key=lambda head: head.value)]
+    expected = [score.input for score in sorted(scores, key=lambda score: score.value)]
     assert browser.run(shown) == expected[:25]
     browser.run("document.querySelector('#next').click()")
     assert browser.run(shown) == expected[25:50]
@@ -112,16 +112,18 @@ def test_the_page_works_in_a_browser(browser: Browser, tmp_path: Path) -> None:
     assert browser.run(shown) == list(range(59, 34, -1))
     assert browser.run("document.querySelector('th button[data-sort=input]').parentNode.ariaSort") == "descending"
     # Filters.
-    wrong = [head.input for head in scores if head.correct is False]
+    wrong = [score.input for score in scores if score.correct is False]
     browser.run("const f = document.forms.filters; f.flag.value = 'misclassified'; f.dispatchEvent(new Event('input'))")
     assert sorted(browser.run(shown)) == wrong
     browser.run("document.querySelector('button[data-flag=above_attack]').click()")
-    assert sorted(browser.run(shown)) == [head.input for head in scores if head.input % 5 == 0 and head.input % 9 != 4]
+    assert sorted(browser.run(shown)) == [
+        score.input for score in scores if score.input % 5 == 0 and score.input % 9 != 4
+    ]
     browser.run("document.forms.filters.reset()")
     browser.wait(f"({shown}).length === 25")
     browser.run("f.input.value = '3, 10-12'; f.sort.value = 'input'; f.dispatchEvent(new Event('input'))")
     assert browser.run(shown) == [3, 10, 11, 12]
-    limit = float(np.median([head.value for head in scores]))
+    limit = float(np.median([score.value for score in scores]))
     browser.run(f"f.reset(); f.most.value = {limit}; f.dispatchEvent(new Event('input'))")
     assert browser.run("document.getElementById('count').textContent").startswith("30 of 60")
     # A click opens an input with its plots, Escape closes it, the keyboard opens the next.
@@ -156,13 +158,13 @@ def test_a_fit_that_asks_for_something_is_marked_and_says_what(browser: Browser,
     run = made_run(tmp_path / "run", inputs=25, blocks=12)
     browser.open(page(run).as_uri())
     with Store.open(run) as store:
-        heads = {head.input: head for head in stored_scores(store) if head.p == 2.0}
-    unusual = {i: head.outcome.advice for i, head in heads.items() if head.outcome is not FitOutcome.OK}
-    assert unusual and set(heads) - set(unusual)
+        scores = {score.input: score for score in stored_scores(store) if score.p == 2.0}
+    unusual = {i: score.outcome.advice for i, score in scores.items() if score.outcome is not FitOutcome.OK}
+    assert unusual and set(scores) - set(unusual)
     browser.run("document.querySelector('th button[data-sort=input]').click()")
     rows = "[...document.querySelectorAll('#inputs tbody tr')]"
     titles = browser.run(f"{rows}.map(row => [...row.querySelectorAll('.mark')].map(mark => mark.title))")
-    for input_id, marks in zip(heads, titles, strict=True):
+    for input_id, marks in zip(scores, titles, strict=True):
         assert [title for title in marks if title] == [text for i, text in unusual.items() if i == input_id]
 
 
@@ -170,14 +172,14 @@ def test_pictures_and_numbers_survive_the_packing(browser: Browser, tmp_path: Pa
     run = made_run(tmp_path / "run", inputs=3)
     browser.open(page(run).as_uri())
     with Store.open(run) as store:
-        picture, scores = store.pictures()[1], [head for head in stored_scores(store) if head.p == 2.0]
+        picture, scores = store.pictures()[1], [score for score in stored_scores(store) if score.p == 2.0]
     browser.run("document.forms.filters.sort.value = 'input'; document.forms.filters.dispatchEvent(new Event('input'))")
     pixels = browser.run(
         "[...document.querySelectorAll('#inputs canvas')[1].getContext('2d').getImageData(0, 0, 12, 12).data]"
     )
     assert pixels[::4] == picture.flatten().tolist()
     shown = browser.run("[...document.querySelectorAll('#inputs td.score')].map(c => Number(c.textContent))")
-    assert shown == pytest.approx([head.value for head in scores], rel=1e-3)
+    assert shown == pytest.approx([score.value for score in scores], rel=1e-3)
 
 
 def test_names_are_inert(browser: Browser, tmp_path: Path) -> None:
@@ -268,9 +270,9 @@ def test_thinned_maxima_keep_their_quantiles(tmp_path: Path) -> None:
     header, arrays = unpack(packed(found, {}))
     kept = header["norms"][0]["quantiles"]
     table = arrays["0.quantiles"].reshape(4, kept).cumsum(1)[:, : min(kept, 200)]
-    for place, head in enumerate(found.norms[0].known):
+    for place, score in enumerate(found.norms[0].known):
         low, high = arrays["0.smallest"][place], arrays["0.largest"][place]
-        ordered = np.sort(head.maxima)[np.linspace(0, 199, table.shape[1]).round().astype(int)]
+        ordered = np.sort(score.maxima)[np.linspace(0, 199, table.shape[1]).round().astype(int)]
         assert low + table[place] / 65535 * (high - low) == pytest.approx(ordered, rel=1e-4)
 
 
@@ -280,10 +282,10 @@ def test_stability_is_drawn_with_both_tests_beside_the_fit(browser: Browser, tmp
         found = findings(store)
     _, arrays = unpack(packed(found, {}))
     codes = arrays["0.stability"].reshape(4, 5)
-    for place, head in enumerate(found.norms[0].known):
+    for place, score in enumerate(found.norms[0].known):
         ratios = 2.0 ** ((codes[place, :3] - 1.0) / 65534 * 8 - 4)
-        wanted = stability(head.maxima).location
-        assert ratios * head.maxima.max() == pytest.approx(wanted, rel=1e-3) and not codes[place, 3:].any()
+        wanted = stability(score.maxima).location
+        assert ratios * score.maxima.max() == pytest.approx(wanted, rel=1e-3) and not codes[place, 3:].any()
     browser.open(page(run).as_uri())
     browser.run("document.querySelector('#inputs tbody tr').click()")
     captions = browser.run("[...document.querySelectorAll('#detail figcaption')].map(e => e.textContent)")

@@ -37,7 +37,7 @@ class Made:
         self.rows, self.lower, self.upper = rows, np.array(lower), np.array(upper)
 
 
-def heads(one: Score, values: list[float], wrong: tuple[int, ...] = (), **fields: object) -> list[Score]:
+def scores_of(one: Score, values: list[float], wrong: tuple[int, ...] = (), **fields: object) -> list[Score]:
     labels = [-1 if i in wrong else one.predicted for i in range(len(values))]
     return [
         replace(one, input=i, value=value, capped=value >= one.radius, label=label, **fields)
@@ -50,7 +50,7 @@ def shares(found: RobustAccuracy, kind: str, epsilons: list[float]) -> list[floa
 
 
 def test_misclassified_inputs_count_as_zero_at_every_epsilon(one: Score) -> None:
-    rows = heads(one, [0.5, 1.0, 2.0, 4.0], wrong=(3,))
+    rows = scores_of(one, [0.5, 1.0, 2.0, 4.0], wrong=(3,))
     found = robust_accuracy(Made(rows, [0.1, math.nan, 0.5, 3.0], [0.6, 1.5, math.inf, 4.5]))
     assert found.accuracy.value == 0.75 and found.inputs == 4
     grid = [0.0, 0.1, 0.5, 0.6, 1.0, 1.2, 2.0, 2.1]
@@ -61,7 +61,7 @@ def test_misclassified_inputs_count_as_zero_at_every_epsilon(one: Score) -> None
 
 
 def test_scores_at_the_radius_count_up_to_the_radius_only(one: Score) -> None:
-    rows = heads(one, [1.0, one.radius])
+    rows = scores_of(one, [1.0, one.radius])
     found = robust_accuracy(Made(rows, [0.5, one.radius], [2.0, math.inf]))
     at = found.at(one.radius)
     assert at["estimated"].value == at["certified"].value == at["attacked"].value == 0.5
@@ -69,7 +69,7 @@ def test_scores_at_the_radius_count_up_to_the_radius_only(one: Score) -> None:
     assert math.isnan(beyond["estimated"].value) and math.isnan(beyond["certified"].value)
     assert beyond["attacked"].value == 0.5
     # Where no score is at the radius it is known that none is robust beyond.
-    assert robust_accuracy(Scores((), tuple(heads(one, [1.0])))).at(one.radius * 2)["estimated"].value == 0.0
+    assert robust_accuracy(Scores((), tuple(scores_of(one, [1.0])))).at(one.radius * 2)["estimated"].value == 0.0
 
 
 def test_the_nearest_target_counts(one: Score) -> None:
@@ -81,7 +81,7 @@ def test_the_nearest_target_counts(one: Score) -> None:
 def test_sharp_is_the_estimate_where_a_run_has_several_methods(one: Score) -> None:
     profile = RadialProfile(3.0, 2.9, 3.1, np.array([1.0]), (1.0,), 10, "ascended")
     sharp = replace(one.rule, method="sharp")
-    rows = heads(one, [1.0, 1.0]) + heads(one, [3.0, 3.0], rule=sharp, fit=None, profile=profile)
+    rows = scores_of(one, [1.0, 1.0]) + scores_of(one, [3.0, 3.0], rule=sharp, fit=None, profile=profile)
     found = robust_accuracy(Made(rows, [0.5] * 4, [4.0] * 4))
     line = found.line("estimated")
     assert line is not None and line.source == "sharp" and line.distances.tolist() == [3.0, 3.0] and found.inputs == 2

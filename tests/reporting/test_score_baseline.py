@@ -57,8 +57,8 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Score:
 
 
 def scores(one: Score, values: np.ndarray) -> Scores:
-    heads = tuple(replace(one, input=i, value=float(value)) for i, value in enumerate(values))
-    return Scores(heads, heads)
+    scores = tuple(replace(one, input=i, value=float(value)) for i, value in enumerate(values))
+    return Scores(scores, scores)
 
 
 def test_a_drop_is_told_with_enough_inputs(one: Score, tmp_path: Path) -> None:

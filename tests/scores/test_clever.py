@@ -233,9 +233,9 @@ def test_frame_has_the_documented_columns_and_labels() -> None:
     frame = scores.to_frame()
     assert list(frame.columns) == COLUMNS
     assert len(frame) == 4 * (3 + 1)
-    heads = frame[frame.target_kind == "untargeted"]
-    assert heads.correct.tolist() == [True, False, True, True]
-    assert heads.score.tolist() == pytest.approx(scores.values.tolist())
+    untargeted = frame[frame.target_kind == "untargeted"]
+    assert untargeted.correct.tolist() == [True, False, True, True]
+    assert untargeted.score.tolist() == pytest.approx(scores.values.tolist())
     assert set(frame.norm) == {"inf"} and set(frame.method) == {"paper"}
     assert "misclassified" in str(scores)
 

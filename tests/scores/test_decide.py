@@ -87,7 +87,7 @@ def test_decisions_agree_with_full_runs(digits: tuple) -> None:
 def test_close_calls_draw_all_blocks() -> None:
     generator = np.random.default_rng(0)
 
-    def race(threshold: float) -> TargetElimination:
+    def elimination(threshold: float) -> TargetElimination:
         made = TargetElimination(
             [1], [1.0], limit=5.0, penalty=0.1, level=0.95, blocks=128, block_size=8,
             stopping=Stopping(0.0, smallest=False, threshold=threshold),
@@ -96,8 +96,8 @@ def test_close_calls_draw_all_blocks() -> None:
             made.add(10.0 - generator.weibull(3.0, (1, made.next_checkpoint() - made.drawn)))
         return made
 
-    assert len(race(0.05).maxima[0]) == 32 and len(race(0.3).maxima[0]) == 32
-    assert len(race(0.1).maxima[0]) == 128  # the score is close to 1 / 10
+    assert len(elimination(0.05).maxima[0]) == 32 and len(elimination(0.3).maxima[0]) == 32
+    assert len(elimination(0.1).maxima[0]) == 128  # the score is close to 1 / 10
 
 
 def test_misclassified_inputs_fail_without_a_gradient(digits: tuple) -> None:

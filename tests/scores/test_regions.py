@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import cleverscore as cs
-from cleverscore.estimators.sampling import sampler as gathering
+from cleverscore.estimators.sampling import sampler
 from cleverscore.inputs.balls import LpBall, ReleasedCodeBall
 from cleverscore.models.input_box import Moves
 from cleverscore.models.margin_gradients import margin_gradient_norms
@@ -181,7 +181,7 @@ def test_the_gradient_that_autograd_gives_is_not_changed() -> None:
 
 def test_many_classes_are_compared_by_what_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Random projections know whole gradients only; with them a target that the box hides would beat the nearest."""
-    monkeypatch.setattr(gathering, "sketched_norms", lambda *_, **__: pytest.fail("sketched in the box"))
+    monkeypatch.setattr(sampler, "sketched_norms", lambda *_, **__: pytest.fail("sketched in the box"))
     classifier, x = network(classes=150), black_and_white(2)
     settings = {"p": 2, "region": "box", "radius": 0.8, "blocks": 40, "block_size": 64, "progress": False}
     full = cs.clever(classifier, x, **settings)

@@ -152,7 +152,7 @@ def test_an_untargeted_part_with_other_chunks_agrees(tmp_path: Path) -> None:
     assert cleverscore(*COMMAND[:9], *options, "--out", part).returncode == 0
     a, b = rows(whole), rows(part)
     a = a[a.input == 3].reset_index(drop=True)
-    heads = a.target_kind == "untargeted"
-    assert b[heads].score.tolist() == pytest.approx(a[heads].score.tolist(), rel=5e-3)
+    untargeted = a.target_kind == "untargeted"
+    assert b[untargeted].score.tolist() == pytest.approx(a[untargeted].score.tolist(), rel=5e-3)
     assert a.target.tolist() == b.target.tolist()
-    assert StopReason.ELIMINATED in set(a.stopped) and StopReason.ELIMINATED not in set(a[heads].stopped)
+    assert StopReason.ELIMINATED in set(a.stopped) and StopReason.ELIMINATED not in set(a[untargeted].stopped)

@@ -122,8 +122,8 @@ def _verdict(letter: str, pairing: Pairing) -> str:
         for kind, one, other, found, change in measures
         if found.count
     )
-    heads = ("measure", "median A", f"median {letter}", "change of the mean", f"larger in {letter} : A", "speaks for")
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
+    names = ("measure", "median A", f"median {letter}", "change of the mean", f"larger in {letter} : A", "speaks for")
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
     table = (
         f'<div class="scroll"><table class="measures"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
     )

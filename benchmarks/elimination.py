@@ -1,9 +1,9 @@
-"""What races save, and what they change: `python -m benchmarks.racing [--quick] [--work DIR] [--out docs]`.
+"""What elimination saves, and what it changes: `python -m benchmarks.elimination [--quick] [--work DIR] [--out docs]`.
 
-All 500 blocks are drawn for every target of the shipped networks, the paper's way, and races are run on the same
-blocks: there is no sampling noise between the scores that are compared. Blocks are drawn into runs in --work, so an
-interrupted benchmark goes on. Larger penalties of the tail fit are tried on the same blocks: they make for steadier
-end-points, hence for other scores and easier races. Times are of one image after the other, in turn.
+All 500 blocks are drawn for every target of the shipped networks, as in the paper, and targets are eliminated on the
+same blocks: there is no sampling noise between the scores that are compared. Blocks are drawn into runs in --work, so
+an interrupted benchmark goes on. Larger penalties of the tail fit are tried on the same blocks: they make for steadier
+end-points, hence for other scores and an easier elimination. Times are of one image after the other, in turn.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ def drawn(network: str, norm: str, images: int, blocks: int, work: Path) -> list
 
 
 def replayed(settings: Settings, full: Measurements) -> Measurements:
-    """The evidence that a race would have gathered, from blocks drawn already."""
-    race = target_elimination(full, settings)
-    while race.active:
-        start, stop = race.drawn, race.next_checkpoint()
-        race.add(np.stack([full.maxima[t][start:stop] for t in race.active]))
+    """What would have been measured with elimination, from blocks drawn already."""
+    elimination = target_elimination(full, settings)
+    while elimination.active:
+        start, stop = elimination.drawn, elimination.next_checkpoint()
+        elimination.add(np.stack([full.maxima[t][start:stop] for t in elimination.active]))
     return Measurements(
-        full.input_id, full.label, full.predicted, full.targets, full.margins, tuple(race.maxima),
-        tuple(race.block_sizes), full.seconds, tuple(race.stopped),
+        full.input_id, full.label, full.predicted, full.targets, full.margins, tuple(elimination.maxima),
+        tuple(elimination.block_sizes), full.seconds, tuple(elimination.stopped),
     )  # fmt: skip
 
 
 def measure(network: str, norm: str, full: list[Measurements], blocks: int) -> list[dict[str, Any]]:
-    """One row per penalty and tolerance: what a race saves, and how far its scores are from the fixed ones."""
+    """One row per penalty and tolerance: what elimination saves, and how far its scores are from the fixed ones."""
     size = BLOCK_SIZES[network]
     rows = []
     fixed: dict[float, Any] = {}
@@ -129,7 +129,7 @@ def faster(network: str, norm: str, blocks: int, tolerance: float) -> float:
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "<!-- written by: python -m benchmarks.racing -->",
+        "<!-- written by: python -m benchmarks.elimination -->",
         "| network | norm | penalty | tolerance | images | blocks | block size | fewer gradients by | faster by, "
         f"{len(TIMED)} images | largest change | changes above 5% | mean change | fixed score / that with "
         f"penalty {PENALTY:g}, median |",
@@ -149,7 +149,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="four images, 128 blocks")
-    parser.add_argument("--work", type=Path, default=Path("runs/racing"), help="folder for the runs")
+    parser.add_argument("--work", type=Path, default=Path("runs/elimination"), help="folder for the runs")
     parser.add_argument("--out", type=Path, default=Path("docs"))
     arguments = parser.parse_args()
     images, blocks = (4, 128) if arguments.quick else (20, 500)
@@ -160,8 +160,8 @@ def main() -> None:
             rows += measure(network, norm, full, blocks)
     print(markdown(rows))
     if not arguments.quick:
-        (arguments.out / "_racing_benchmark.md").write_text(markdown(rows))
-        (arguments.out / "_racing_benchmark.json").write_text(json.dumps(rows, indent=1) + "\n")
+        (arguments.out / "_elimination_benchmark.md").write_text(markdown(rows))
+        (arguments.out / "_elimination_benchmark.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":
