@@ -42,7 +42,8 @@ def test_tails_never_needs_torch() -> None:
 
 
 def test_reading_a_run_needs_no_torch() -> None:
-    code = "import sys, cleverscore.runs.results, cleverscore.cli.main; sys.exit('torch' in sys.modules)"
+    read = "cleverscore.runs.results, cleverscore.cli.main, cleverscore.reporting.export, cleverscore.reporting.gate"
+    code = f"import sys, {read}, cleverscore.reporting.html.report; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(PACKAGE.parent)}).returncode == 0
 
 
