@@ -248,7 +248,7 @@ def test_a_budget_of_gradients_is_kept_and_shared() -> None:
     counts = [sum(row.gradients for row in scores.rows if row.input == i) for i in range(6)]
     assert sum(counts) <= budget and max(counts) == min(counts) > 0.9 * budget / 6
     assert {row.stopped for row in scores.rows} == {StopReason.BUDGET}
-    assert "budget: it ended before all was drawn or climbed for 6 of 6 scores" in str(scores)
+    assert "budget: it ended before all was drawn or searched for 6 of 6 scores" in str(scores)
 
 
 def test_a_budget_of_time_is_roughly_kept() -> None:
