@@ -70,11 +70,13 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--outputs",
                 type=click.Choice(["logits", "probabilities", "logit"]),
-                help="What the model gives; logit: one output, positive for class 1.",
+                help="Kind of the model's outputs; logit: one output, positive for class 1.",
             ),
             click.option("--device", help="Where to compute, such as cuda or cpu.  [default: where the model is]"),
             click.option(
-                "--allow-pickle", is_flag=True, help="Load pickled models, which can run any code: if you trust them."
+                "--allow-pickle",
+                is_flag=True,
+                help="Load pickled models, which can run any code; only if you trust them.",
             ),
         )
     ):
@@ -126,13 +128,13 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--tolerance",
     type=float,
     metavar="SHARE",
-    help="Stop where a score will hardly move by more than this share (0.05), and give no more gradients to classes "
-    "that cannot be the nearest; 0 does only the latter. The sharp method does not use it.",
+    help="Stop where more blocks would hardly change a score by this share (0.05), and compute no more gradients "
+    "for classes that cannot be the nearest; 0 does only the latter. The sharp method does not use it.",
 )
 @click.option(
     "--budget",
     metavar="AMOUNT",
-    help="End after so many gradients (2000000) or so much time (90s, 10m, 2h); 10 blocks are drawn in any case.",
+    help="End after this many gradients (2000000) or this time (90s, 10m, 2h), but not before 10 blocks.",
 )
 @click.option(
     "--penalty",
@@ -146,29 +148,33 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     type=click.Choice(["ball", "box"]),
     default="ball",
     show_default=True,
-    help="Count every point of the ball, or only moves that keep the input within --bounds (box).",
+    help="Count every point of the ball, or only its points within --bounds (box).",
 )
 @click.option(
     "--attack",
     "attacks",
     multiple=True,
     metavar="NAME",
-    help="Attack beside the score: cw, ddn, fmn, ead, ifgsm, descent, or best; NAME:quick, NAME:default or NAME:long "
-    "for another effort; none; repeatable. Can be added to a run later.",
+    help="Attack the inputs as well: cw, ddn, fmn, ead, ifgsm, descent, or best; NAME:quick, NAME:default or NAME:long "
+    "for another preset; none; repeatable. Can be added to a run later.",
 )
 @click.option(
     "--certify",
     "certificates",
     multiple=True,
     metavar="METHOD",
-    help="Certify beside the score: crown, local-lipschitz, norm-product, or auto-lirpa where it is installed; none; "
+    help="Certify the inputs as well: crown, local-lipschitz, norm-product, or auto-lirpa where it is installed; none; "
     "repeatable. Can be added to a run later.",
 )
 @click.option("--index", metavar="ROWS", help="Rows of the data, such as 3,17,40-49.")
 @click.option("--limit", type=Limit(), help="Score the first inputs only, or all.")
-@click.option("--correct-only", is_flag=True, help="Take inputs that the model gets right; --limit counts only those.")
+@click.option(
+    "--correct-only",
+    is_flag=True,
+    help="Take only inputs that the model classifies correctly; --limit counts only those.",
+)
 @click.option("--skip-misclassified", is_flag=True, help="Leave misclassified inputs out, as the paper does.")
-@click.option("--chunk-size", type=int, help="Points per forward pass.  [default: what memory allows]")
+@click.option("--chunk-size", type=int, help="Points per forward pass.  [default: fits memory]")
 @click.option("--workers", type=int, help="Threads, or actors with --executor ray.  [default: one per core]")
 @click.option(
     "--executor",
@@ -183,10 +189,10 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--ray-gpus", type=float, metavar="N", help="GPUs per actor.  [default: 1 where the cluster has any]")
 @click.option(
-    "--shard-seconds", type=float, default=20.0, show_default=True, help="About how long a piece of work takes."
+    "--shard-seconds", type=float, default=20.0, show_default=True, help="Approximate time of a shard (piece of work)."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory.  [default: runs/MODEL-HASH]")
-@click.option("--fresh", is_flag=True, help="Start over if the run directory holds a run.")
+@click.option("--fresh", is_flag=True, help="Start over if the run directory contains a run.")
 @_model_options
 def score(**options: Any) -> None:
     """Score MODEL on DATA. Repeat the command to resume an interrupted run.
@@ -221,7 +227,7 @@ def export(run: Path, form: str, out: Path | None) -> None:
         note(f"written: {out}")
 
 
-@program.command(short_help="Say what was understood of MODEL and of DATA.")
+@program.command(short_help="Describe how MODEL and DATA were understood.")
 @click.argument("model")
 @click.argument("data", required=False)
 @_model_options

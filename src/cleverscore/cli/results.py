@@ -31,7 +31,9 @@ def note(text: str) -> None:
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: RUN/report.html]"
 )
-@click.option("--serve", is_flag=True, help="Show it on this machine only, fresh while the run goes on; Ctrl-C ends.")
+@click.option(
+    "--serve", is_flag=True, help="Serve the report on this machine only, updated while the run goes on; Ctrl-C ends."
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port for --serve.  [default: a free one]")
 def report(run: Path, out: Path | None, serve: bool, port: int) -> None:
     """Write the report of RUN: one self-contained HTML file."""
@@ -54,9 +56,19 @@ def report(run: Path, out: Path | None, serve: bool, port: int) -> None:
 @click.command(short_help="Say whether run B is more robust than run A.")
 @click.argument("runs", nargs=-1, required=True, metavar="A B [C...]", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write the comparison as a page.")
-@click.option("--most", type=click.IntRange(min=0), default=5, show_default=True, help="Inputs that changed most.")
 @click.option(
-    "--level", type=click.FloatRange(0.5, 0.9999), default=0.95, show_default=True, help="All verdicts hold at this."
+    "--most",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help="How many of the most changed inputs to list.",
+)
+@click.option(
+    "--level",
+    type=click.FloatRange(0.5, 0.9999),
+    default=0.95,
+    show_default=True,
+    help="Confidence level of all verdicts together.",
 )
 @EXCLUDE
 def compare(runs: tuple[Path, ...], out: Path | None, most: int, level: float, exclude_misclassified: bool) -> None:
@@ -82,8 +94,10 @@ def compare(runs: tuple[Path, ...], out: Path | None, most: int, level: float, e
 
 @click.command(short_help="Check RUN against thresholds; exit code 0 or 1.")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--min-median", multiple=True, metavar="[NORM=]X", help="Fail if the median score is below; repeatable.")
-@click.option("--min-score", multiple=True, metavar="[NORM=]X", help="Fail if any score is below; repeatable.")
+@click.option(
+    "--min-median", multiple=True, metavar="[NORM=]X", help="Fail if the median score is below X; repeatable."
+)
+@click.option("--min-score", multiple=True, metavar="[NORM=]X", help="Fail if any score is below X; repeatable.")
 @click.option(
     "--max-violations",
     multiple=True,
@@ -94,16 +108,16 @@ def compare(runs: tuple[Path, ...], out: Path | None, most: int, level: float, e
     "--min-robust-accuracy",
     multiple=True,
     metavar="[NORM=]SHARE@EPS",
-    help="Fail if robust accuracy at epsilon is below, as in 0.8@0.03 or inf=80%@8/255; repeatable.",
+    help="Fail if robust accuracy at epsilon is below the share, as in 0.8@0.03 or inf=80%@8/255; repeatable.",
 )
 @click.option("--min-accuracy", metavar="SHARE", help="Fail if a smaller share of inputs is classified correctly.")
 @click.option("--baseline", type=click.Path(path_type=Path), help="Fail if this other run is more robust than RUN.")
 @click.option(
     "--max-drop",
     metavar="SHARE",
-    help="With --baseline: fail only if the mean score (or attack) is lower than its by more than this, such as 10%.",
+    help="With --baseline: fail only if the mean score (or attack) drops by more than this share, such as 10%.",
 )
-@click.option("--strict", is_flag=True, help="Fail what is undecided.")
+@click.option("--strict", is_flag=True, help="Make UNDECIDED checks fail.")
 @EXCLUDE
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write the checks as JUnit XML.")
 def gate(
