@@ -140,7 +140,7 @@ class Clamp(Activation):
         return x.clamp(self.floor, self.ceiling)
 
     def lines(self, low: torch.Tensor, high: torch.Tensor) -> Lines:
-        """Lines below and above: of a flat and a steepest line on each side, the one nearer to f at the middle."""
+        """Lines around f on [low, high]: on each side a flat or the steepest line, the one nearer at the middle."""
         above = self._above(low, high, self.floor, self.ceiling)
         # From below: the same picture, turned by half a turn.
         slope, shift = self._above(-high, -low, -self.ceiling, -self.floor)

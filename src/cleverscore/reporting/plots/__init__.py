@@ -1,4 +1,4 @@
-"""Plots: each function draws one thing and returns the matplotlib Axes.
+"""Plots: each function draws one plot and returns its matplotlib Axes.
 
 Colours are those of Okabe & Ito, which can be distinguished with any common colour vision.
 """
