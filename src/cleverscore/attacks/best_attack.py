@@ -69,7 +69,8 @@ def best_attack(
     chunk_size: int | None = None,
     workers: int | None = None,
 ) -> BestAttack:
-    """Run several attacks and keep the smallest distortion in norm p, any p >= 1; other arguments as `attack` has them.
+    """Run several attacks and keep the smallest distortion in norm p, any p >= 1; other arguments are those of
+    `attack`.
 
     names       names of attacks or your own functions; "best" is the attack with the smallest distances for its time,
                 "descent".

@@ -190,7 +190,7 @@ def _words(streams: Streams, width: int) -> torch.Tensor:
 
 
 def _symmetric(words: torch.Tensor) -> torch.Tensor:
-    """Turn words w into uniform numbers (2w + 1) / 2^24 - 1, in place: in (-1, 1), symmetric, never 0, exact."""
+    """Turn 24-bit integers w, in place, into uniform numbers (2w + 1) / 2^24 - 1: in (-1, 1), symmetric, never 0."""
     numbers = words.view(torch.float32).copy_(words)
     return torch.add(torch.tensor(WORD - 1.0), numbers, alpha=2.0 * WORD, out=numbers)  # one pass; 2w / 2^24 is exact
 
