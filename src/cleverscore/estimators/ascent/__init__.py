@@ -1,1 +1,1 @@
-"""Searches that follow gradients, many rows at a time."""
+"""The search of the sharp method: descents to the decision boundary, then ascents across shells."""

@@ -1,15 +1,15 @@
-"""The nearest crossing of a decision boundary, by gradients of the margin: many rows at a time.
+"""Descents of the margin to the nearest point beyond the decision boundary (a crossing), many rows at a time.
 
 Two stages share the gradients. The first takes steps against the gradient inside a ball around the input whose radius
 grows until a row crosses and then shrinks below each crossing, as in DDN (Rony et al., 2019) and FMN (Pintor et al.,
-2021); it finds the part of the boundary that is near. The second moves a crossing point to the point nearest to the
-input on the linearised boundary, as in FAB (Croce & Hein, 2020), and accepts only what is nearer; on an affine
-classifier it is exact.
+2021); it finds the near part of the boundary. The second moves a crossing to the point nearest to the input on the
+linearised boundary, as in FAB (Croce & Hein, 2020), and accepts the new point only if it is nearer; on an affine
+classifier this is exact.
 
-A `Schedule` says how far steps reach: `FAR` to look for a crossing from anywhere, `NEAR` to slide along the boundary
-from a crossing that is known.
+A `Schedule` sets the step sizes: `FAR` to find a crossing from any start, `NEAR` to move along the boundary from a
+known crossing.
 
-Of many rows, most can be seen to lead nowhere before they end: `descend_halving` goes on with the nearest ones only.
+Most rows can be given up early, because others are nearer: `descend_halving` continues only the nearest rows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Cut:
-    """After the share `at` of the steps, the nearest rows of each group go on, as many as the share says."""
+    """After the share `at` of the steps, only the given share of the rows of each group continues, the nearest ones."""
 
     at: float
     share: float
@@ -73,15 +73,15 @@ def descend(
     low: torch.Tensor | None = None,
     high: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Distance ||z - x||_p to the nearest crossing point z that each row met, and z: (n,) and (n, *shape).
+    """The distance ||z - x||_p of the nearest crossing z that each row found, and z: (n,) and (n, *shape).
 
     margins_and_gradients   (n, *shape) -> margins (n,) and their gradients (n, *shape); a point crosses where the
                             margin is at most zero. It is called `steps` times, always with all rows.
-    x, starts   (n, *shape): the inputs, and where the descents begin. Rows do not know of each other: repeat an input
-                for several starts or targets.
+    x, starts   (n, *shape): the inputs, and the starts of the descents. Rows are independent: repeat an input for
+                several starts or targets.
     low, high   the box to stay in, broadcastable to x; None for no box.
 
-    A row that met no crossing has distance infinity and its input as the point.
+    A row that found no crossing has infinite distance, and its input as the point.
 
     >>> x = torch.tensor([[3.0, 4.0]])
     >>> margin = lambda z: (z.sum(1) - 1.0, torch.ones_like(z))
@@ -108,12 +108,13 @@ def descend_halving(
     low: torch.Tensor | None = None,
     high: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `descend`, but after some steps only the nearest rows of each group go on (successive halving).
+    """Like `descend`, but after some steps only the nearest rows of each group continue (successive halving).
 
-    function_of_rows    given the positions (m,) of the rows that go on, the function for points of these rows.
-    groups              (n,): rows with the same number compete; default: all do.
+    function_of_rows    takes the positions (m,) of the rows that continue, and returns `margins_and_gradients` for
+                        them.
+    groups              (n,): rows with the same number compete; default: all rows compete.
 
-    A row that was left out keeps the nearest crossing that it had met by then.
+    A row that was given up keeps the nearest crossing that it had found by then.
     """
     rows = _Rows(function_of_rows, x, p, low, high)
     refining = min(max(int(REFINING * steps), 3), steps // 2)
@@ -142,9 +143,9 @@ def _leaders(distances: torch.Tensor, groups: torch.Tensor, share: float) -> tor
 
 
 class _Rows:
-    """The rows of a descent that go on, flattened to (m, d), and the nearest crossing of each so far.
+    """The rows of a descent that continue, flattened to (m, d), and the nearest crossing of each so far.
 
-    rows    (m,): their positions among all.
+    rows    (m,): the positions of these rows among all rows.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class _Rows:
             self.low, self.high = self.low[places], self.high[places]
 
     def inside(self, points: torch.Tensor) -> torch.Tensor:
-        """Points brought into the box."""
+        """Points clipped to the box."""
         return points if self.low is None or self.high is None else points.maximum(self.low).minimum(self.high)
 
     def free(self, gradients: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
@@ -209,9 +210,10 @@ class _Rows:
 
 @dataclass
 class _Descent:
-    """Descent in balls that grow until the row crosses and are kept near its nearest crossing from then on.
+    """Descent in balls whose radius grows until the row crosses, and then stays near the distance of its nearest
+    crossing.
 
-    points, radii   (m, d) and (m,): where the next gradients are taken, and the present balls.
+    points, radii   (m, d) and (m,): the points of the next gradients, and the current radii of the balls.
     crossed_at      (m,): the step at which a row first crossed.
     """
 
@@ -235,7 +237,7 @@ class _Descent:
         self.points, self.radii, self.crossed_at = self.points[places], self.radii[places], self.crossed_at[places]
 
     def run(self, until: int) -> None:
-        """Go on until `until` steps have been taken in all."""
+        """Take steps until `until` steps have been taken in total."""
         growth = (2.0 / FIRST_SHARE) ** (1.0 / max(GROWTH_STEPS * self.steps, 1.0))
         rows, steps, schedule = self.rows, self.steps, self.schedule
         for step in range(self.step, min(until, steps)):
@@ -262,7 +264,7 @@ class _Descent:
 
 
 def _direction(gradients: torch.Tensor, p: float) -> torch.Tensor:
-    """Where to step against, about as long as the ball is wide."""
+    """The direction to step against; its length is about the width of the ball."""
     if p == 1.0:
         return L1_STEP * steepest(gradients, 2.0)
     if math.isinf(p):
@@ -271,7 +273,7 @@ def _direction(gradients: torch.Tensor, p: float) -> torch.Tensor:
 
 
 def _refine(rows: _Rows, steps: int) -> None:
-    """Nearest crossings moved to the nearest points of their linearised boundaries, as far as the network agrees."""
+    """Move nearest crossings to the nearest points of their linearised boundaries, if these are crossings too."""
     shares = torch.ones_like(rows.nearest)
     for _ in range(steps):
         nearest = nearest_in_half_space(

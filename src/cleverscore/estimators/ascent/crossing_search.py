@@ -1,9 +1,9 @@
-"""The search for the nearest crossings of one input: points where a target wins.
+"""The search for the nearest crossings of one input; a crossing is a point where a target class wins.
 
-1. A descent from the input towards every target meets a crossing, whose distance is the first upper limit.
-2. Rounds of descents from points at many distances, near and far, and from around the nearest crossings look for nearer
-   ones, until enough groups of starts met the same one (`descent_starts`).
-3. The nearest are refined.
+1. A descent from the input towards every target finds a crossing, whose distance is the first upper limit.
+2. Rounds of descents from points at many distances, near and far, and from around the nearest crossings search for
+   nearer ones, until enough groups of starts found the same crossing (`descent_starts`).
+3. The nearest crossings are refined.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SMALL_JUMPS = 2**20  # the number of their directions, which no group has
 
 
 def most_descent_gradients(factor: int) -> int:
-    """Gradients of one target's descents at most, about; `factor` multiplies the starts."""
+    """About the largest number of gradients of one target's descents; `factor` multiplies the number of starts."""
     groups = MOST_WANTED + (MOST_ROUNDS - 1) * (MOST_FAR_GROUPS + 1)
     each = sum(descent_gradients(factor * starts, DESCENT_STEPS) for starts in (ANY_STARTS, TARGET_STARTS))
     return DESCENT_STEPS + groups * each + 2 * REFINED * REFINING_STEPS_WHERE_FLAT
@@ -70,14 +70,15 @@ def most_descent_gradients(factor: int) -> int:
 
 @dataclass
 class TargetSearch:
-    """What is known of one target.
+    """The state of the search for one target.
 
-    distances   of the crossings that descents met, nearest first; `crossings` holds the offsets of the nearest.
-    downhill    the direction of norm 1 in which the margin falls fastest at the input.
-    far         what far groups of this target met.
-    value       the distance at the present stage; with `finished`, at the last one.
-    low, falls  of the radial profile.
-    settled     whether enough far groups met the nearest crossing.
+    distances   distances of the crossings that descents found, nearest first; `crossings` has the offsets of the
+                nearest.
+    downhill    the direction of norm 1 in which the margin decreases fastest at the input.
+    far         the crossings that far groups of this target found.
+    value       the distance at the current stage; with `finished`, at the last stage.
+    low, falls  `low` and `falls` of the radial profile.
+    settled     whether enough far groups found the nearest crossing.
     """
 
     margin: float
@@ -95,16 +96,16 @@ class TargetSearch:
 
     @property
     def upper(self) -> float:
-        """Distance of the nearest crossing met."""
+        """Distance of the nearest crossing found."""
         return self.distances[0] if self.distances else math.inf
 
     @property
     def promised(self) -> float:
-        """Distance of the nearest crossing met, or of the one that the gradient at the input promises."""
+        """The smaller of the nearest crossing's distance and of margin / gradient norm at the input."""
         return min(self.upper, self.far.first_order)
 
     def take(self, distance: float, offset: torch.Tensor, keep: int) -> None:
-        """Note what a descent met."""
+        """Record the crossing that a descent found."""
         place = int(np.searchsorted(self.distances, distance))
         self.distances.insert(place, distance)
         if place < keep:
@@ -113,7 +114,7 @@ class TargetSearch:
 
 
 def leave_out(targets: Sequence[TargetSearch], values: Sequence[float], slack: float) -> None:
-    """Stop the search for targets that are too far behind the smallest of their stage."""
+    """Stop the search for targets whose value exceeds the smallest value of the stage by too much."""
     active = [t for t, target in enumerate(targets) if not target.stopped]
     limit = slack * min((values[t] for t in active), default=math.inf)
     for t in active:
@@ -140,16 +141,16 @@ class Directions:
 
 
 def unit(offsets: torch.Tensor, p: float) -> torch.Tensor:
-    """Offsets (n, d) of length 1; none where the length is zero."""
+    """Offsets (n, d) scaled to length 1; an offset of length zero stays zero."""
     lengths = torch.linalg.vector_norm(offsets, p, dim=1, keepdim=True)
     return offsets / torch.where(lengths > 0.0, lengths, 1.0)
 
 
 @dataclass(frozen=True)
 class _Start:
-    """A descent to be made: towards a target's position or `ANY`, from an offset, in competition with its group.
+    """The start of a descent: an offset from the input, the target or `ANY`, and the group in which it competes.
 
-    far     where it is noted what the group met, if it is a far one.
+    far     the record of crossings that far groups found, if the group is a far one.
     """
 
     target: int
@@ -162,11 +163,11 @@ class _Start:
 class CrossingSearch:
     """Descents towards the targets of one input.
 
-    classes         of the targets, in their order.
-    smallest_only   whether only the nearest of all targets is asked for.
-    factor          multiplies the starts of a group.
-    affords         whether so many more gradients are within the budget.
-    far             as `far` of a target, for groups that go towards any of them; `settled_any` likewise.
+    classes         the classes of the targets, in order.
+    smallest_only   whether only the nearest of all targets is needed.
+    factor          multiplies the number of starts in a group.
+    affords         a function: whether this many more gradients are within the budget.
+    far             like `far` of a target, for groups that descend towards any target; `settled_any` likewise.
     """
 
     x: torch.Tensor
@@ -195,7 +196,7 @@ class CrossingSearch:
 
     @property
     def together(self) -> bool:
-        """Whether only the nearest of several targets is asked for, so that descents need not name one."""
+        """Whether only the nearest of several targets is needed, so that descents may go towards any of them."""
         return self.smallest_only and len(self.targets) > 1
 
     @property
@@ -204,18 +205,18 @@ class CrossingSearch:
         return min((target.upper for target in self.targets), default=math.inf)
 
     def settled(self, t: int) -> bool:
-        """Whether the nearest crossing of this target, or of any that is asked for, was met often enough."""
+        """Whether enough far groups found the nearest crossing of this target, or of any target."""
         return self.settled_any if self.together else self.targets[t].settled
 
     def unseen(self, t: int) -> float:
-        """The share of this target's score that crossings which were not found probably take off."""
+        """The share by which this target's score is reduced for crossings that were probably missed."""
         target = self.targets[t]
         if self.far.met and (self.together or target.upper <= self.nearest):
             return self.far.unseen(self.nearest, self.settled_any)
         return target.far.unseen(target.upper, target.settled)
 
     def run(self, reserve: float) -> None:
-        """All descents; `reserve` is what the ascents of one target will need."""
+        """Run all descents; `reserve` is the number of gradients that the ascents of one target will need."""
         self._from_input()
         self._leave_out(SLACK[0])
         broken = set(self.rows.broken)
@@ -254,7 +255,7 @@ class CrossingSearch:
         self._descend([_Start(t, nowhere) for t in new], cuts=FIRST_CUTS if self.together else ())
 
     def _round(self, number: int) -> list[_Start]:
-        """The starts of a round; none where enough groups met the nearest crossing."""
+        """The starts of a round; none if enough groups found the nearest crossing."""
         work: list[_Start] = []
         if self.together:
             near = self._nearest_crossings(NEAREST)
@@ -284,7 +285,7 @@ class CrossingSearch:
         near: Sequence[torch.Tensor],
         label: int,
     ) -> list[_Start]:
-        """Starts of a group that go towards `aims` in turn; the distance of the nearest crossing known is `nearest`."""
+        """The starts of a group, towards the targets `aims` in turn; `nearest`: distance of the nearest crossing."""
         size = nearest if math.isfinite(nearest) else self.radius
         drawn = self.directions.draw(1 + group.number, len(group.lengths))
         found = []
@@ -296,7 +297,7 @@ class CrossingSearch:
         return found
 
     def _refine(self) -> None:
-        """The nearest crossings, moved along the boundary as near as they get."""
+        """Move the nearest crossings along the boundary, nearer to the input."""
         if self.together:
             work = [_Start(ANY, offset) for offset in self._nearest_crossings(REFINED)]
         else:
@@ -312,7 +313,7 @@ class CrossingSearch:
             self._descend(work, steps, NEAR, REFINING_CUTS)
 
     def _nearest_crossings(self, count: int) -> list[torch.Tensor]:
-        """Offsets of the nearest crossings, whatever their targets."""
+        """Offsets of the nearest crossings of all targets."""
         known = [pair for target in self.targets for pair in zip(target.distances, target.crossings, strict=False)]
         return [offset for _, offset in sorted(known, key=lambda pair: pair[0])[:count]]
 
@@ -323,7 +324,7 @@ class CrossingSearch:
         schedule: Schedule = FAR,
         cuts: Sequence[Cut] = CUTS,
     ) -> None:
-        """Make descents, and note what they met."""
+        """Run descents, and record the crossings that they found."""
         if not work:
             return
         before = self.rows.spent
@@ -360,7 +361,7 @@ class CrossingSearch:
         self._update()
 
     def _update(self) -> None:
-        """Bring back targets that a descent towards any class met near by, and bound all values by crossings."""
+        """Resume targets of which a descent found a near crossing, and limit all values by distances of crossings."""
         limit = SLACK[1] * self.nearest
         for target in self.targets:
             if target.stopped == StopReason.ELIMINATED and target.upper <= limit:

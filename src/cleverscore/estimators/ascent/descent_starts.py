@@ -1,13 +1,13 @@
-"""Where descents to the boundary begin, and when there were enough.
+"""The starts of descents to the boundary, and when there were enough of them.
 
-The region of a class is bounded by many pieces of surface, and a descent ends on one of them. Descents come in groups.
-Those of a *far* group begin at many distances from the input, evenly in the logarithm: networks that are flat at their
-data hide near crossings from all starts that are near. On ReLU 256 x 6 (linf) starts at up to 8 times the distance of
-the crossings known missed ones that are 3 to 16 times nearer for three of 16 inputs; starts at 16 and 32 times led to
-them. Those of a *jump* group begin around the nearest crossings known (iterated local search).
+The region of a class is bounded by many pieces of surface, and a descent ends on one of them. Descents are organised in
+groups. Those of a *far* group start at many distances from the input, spaced evenly in the logarithm: in networks that
+are flat around their data, descents from nearby starts miss near crossings. On ReLU 256 x 6 (linf) starts at up to 8
+times the distance of the crossings known missed ones that are 3 to 16 times nearer for three of 16 inputs; starts at 16
+and 32 times led to them. Those of a *jump* group start around the nearest crossings known (iterated local search).
 
-Within a group most descents are given up early (`CUTS`): 48 starts cost as much as 18 whole descents and meet the
-nearest crossing as often as 48 (six networks, 43 inputs, 240 descents each).
+Within a group most descents are given up early (`CUTS`): 48 starts cost as much as 18 complete descents and find the
+nearest crossing as often as 48 complete ones (six networks, 43 inputs, 240 descents each).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ GROUP_NUMBERS = 16  # numbers of a round's groups
 class Group:
     """The starts of one group.
 
-    number      of the group, 0 being the first: each has its own lengths and directions.
-    lengths     of random offsets, in units of the nearest crossing's distance.
+    number      the number of the group, from 0: each group has its own lengths and directions.
+    lengths     the lengths of random offsets, in units of the nearest crossing's distance.
     jumps       whether offsets are taken from the nearest crossings, in turn, and not from the input.
     """
 
@@ -60,17 +60,17 @@ class Group:
 
 @dataclass
 class FarGroups:
-    """What far groups met.
+    """The crossings that far groups found.
 
     first_order margin / ||gradient|| at the input.
-    met         the nearest crossing that each group met, infinite where it met none.
+    met         the distance of the nearest crossing that each group found, infinite if it found none.
     """
 
     first_order: float = math.inf
     met: list[float] = field(default_factory=list)
 
     def wanted(self, nearest: float) -> int:
-        """How many groups have to meet the nearest crossing.
+        """How many groups have to find the nearest crossing before the search may end.
 
         >>> [FarGroups(first_order).wanted(1.0) for first_order in (1.2, 2.2, 9.0)], FarGroups(1.0).wanted(math.inf)
         ([3, 4, 12], 3)
@@ -80,7 +80,7 @@ class FarGroups:
         return math.ceil(min(max(GROUPS_PER_RATIO * self.first_order / nearest, ENOUGH), MOST_WANTED))
 
     def meetings(self, nearest: float) -> int:
-        """How many groups met the nearest crossing.
+        """How many groups found the nearest crossing.
 
         >>> FarGroups(1.0, [1.0, 1.01, 1.2, 1.0]).meetings(1.0), FarGroups(1.0, [math.inf] * 9).meetings(math.inf)
         (3, 0)
@@ -88,13 +88,13 @@ class FarGroups:
         return sum(distance <= (1.0 + SAME) * nearest for distance in self.met) if math.isfinite(nearest) else 0
 
     def settled(self, nearest: float) -> bool:
-        """Whether enough groups met the nearest crossing."""
+        """Whether enough groups found the nearest crossing."""
         return self.meetings(nearest) >= self.wanted(nearest)
 
     def unseen(self, nearest: float, settled: bool) -> float:
-        """The share of a score that crossings nearer than the nearest one found probably take off.
+        """The share by which a score is reduced for crossings that were probably missed.
 
-        settled     whether enough groups met the nearest crossing.
+        settled     whether enough groups found the nearest crossing.
 
         >>> FarGroups(1.0, [1.0, 1.0, 1.0]).unseen(1.0, True), round(FarGroups(3.0, [1.01, 1.0]).unseen(1.0, True), 3)
         (0.0, 0.04)
@@ -111,13 +111,13 @@ class FarGroups:
 
 
 def groups(round_number: int, count: int, wanted: int, met: int) -> tuple[Group, ...]:
-    """Groups of `count` starts for a round, 0 being the first; none where the search may end.
+    """The groups of `count` starts of a round, counted from 0; none if the search may end.
 
-    wanted  far groups that have to meet the nearest crossing.
-    met     how many did.
+    wanted  number of far groups that have to find the nearest crossing.
+    met     number of far groups that found it.
 
-    The first round has as many far groups as may do. The next one jumps, in any case. While too few have met the
-    nearest crossing, every round has far groups and one that jumps.
+    The first round has as many far groups as may be enough. The second round always has a jump group. While too few far
+    groups have found the nearest crossing, every round has far groups and one jump group.
 
     >>> [(group.number, group.jumps) for number in (0, 1, 2) for group in groups(number, 4, wanted=2, met=1)]
     [(0, False), (1, False), (16, False), (17, True), (32, False), (33, True)]
@@ -138,7 +138,7 @@ def _group(number: int, count: int, jumps: bool) -> Group:
 
 
 def descent_gradients(count: int, steps: int) -> int:
-    """Gradients of a group of `count` descents of so many steps.
+    """The number of gradients of a group of `count` descents with this many steps.
 
     >>> descent_gradients(12, 40)
     216

@@ -25,12 +25,12 @@ def nearest_in_half_space(
     """argmin ||z - center||_p with margin + slope . (z - point) <= 0 and low <= z <= high, per row.
 
     centers, points, slopes and the result are (n, d), margins (n,); low and high broadcast to (n, d), and centers lie
-    between them. Where the box holds no such point, the result is the corner at which the left side is smallest; where
-    the slope is zero, the center.
+    between them. If the box contains no such point, the result is the corner at which the left side is smallest; if the
+    slope is zero, it is the center.
 
     Coordinate i moves against the sign of w_i, by min(room_i, t |w_i|^(1/(p-1))) with room_i its distance to the box's
-    side (by min(room_i, t) for p = inf; for p = 1 the largest |w_i| use up their room first). What the moves gain is
-    concave and piecewise linear in t, so that Newton's steps from the left end at the root.
+    side (by min(room_i, t) for p = inf; for p = 1 the largest |w_i| use up their room first). The decrease that the
+    moves cause is concave and piecewise linear in t, so Newton's method from the left reaches the root.
     """
     sizes = slopes.abs()
     largest = sizes.amax(1, keepdim=True)

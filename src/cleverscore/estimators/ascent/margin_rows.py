@@ -21,11 +21,12 @@ ANY = -1  # in place of a target: whichever of the input's targets is nearest
 
 @dataclass
 class MarginRows:
-    """f_c - f_j at points around one input, each point with its own target j, or `ANY` for the largest of the targets.
+    """Margins f_c - f_j at points around one input, each with its own target j, or `ANY` for the largest of all
+    targets.
 
-    Chunks are cut in the order of the rows, so results do not depend on the number of threads.
+    Rows are divided into chunks in order, so results do not depend on the number of threads.
 
-    spent       gradients so far; a forward pass alone counts as a third.
+    spent       number of gradients so far; a forward pass alone counts as a third.
     broken      targets with a margin or a gradient that is NaN or infinite.
     steepest    the largest component of a gradient so far.
     """

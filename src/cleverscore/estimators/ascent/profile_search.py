@@ -1,12 +1,12 @@
 """The search for radial profiles: descents of the margin first, then ascents across shells.
 
-Descents look for the nearest crossings (`crossing_search`). Between the input and the nearest crossing, the falls
-across shells are maximised from the directions of the nearest crossings and from random ones. The radius at which they
-add up to the margin is the score.
+Descents search for the nearest crossings, points of another class (`crossing_search`). Then the falls (decreases) of
+the margin across shells are maximised, from the directions of the nearest crossings and others. The score is based on
+the radius at which the falls add up to the margin.
 
-An untargeted score is the smallest over targets. A target is left out when it is behind the smallest of its stage by a
-factor; the score that is reported comes from a target that went through all stages. Where every target has to have its
-score, the untargeted search comes first, the same one as for an untargeted score, and then each target's own.
+An untargeted score is the smallest over targets. A target is dropped when its value exceeds the smallest value of the
+stage by a factor; the reported score comes from a target that went through all stages. If every target needs a score,
+the untargeted search comes first, and then a search for each target.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ NUMBERS_TOGETHER = 2**24  # of all directions that climb together: 64 MB of floa
 
 
 def most_gradients(dim: int) -> int:
-    """Gradients of one target at most, about.
+    """About the largest number of gradients of one target.
 
     >>> most_gradients(784) < 512_000 / 45
     True
@@ -84,16 +84,16 @@ def most_gradients(dim: int) -> int:
 
 
 def _ascent_cost(steps: int, factor: int) -> int:
-    """Gradients of one target's ascents; two forward passes of all directions and some of the best find the root."""
+    """Gradients of one target's ascents, with the forward passes that find the root."""
     return (2 * len(EDGES) - 1) * (SHELL_STARTS * factor * (steps + 1) + 5)
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard to search.
+    """The effort of a search.
 
-    work            multiplies the number of random starts and rounds.
-    from_crossings  whether descents give starts and an upper limit; without them a score rests on ascents alone.
+    work            a factor for the number of random starts and rounds.
+    from_crossings  whether descents give starts and an upper limit; without them a score depends on ascents alone.
     """
 
     work: int = 1
@@ -102,11 +102,12 @@ class Effort:
 
 @dataclass(frozen=True)
 class Untargeted:
-    """What the untargeted search found, before each target has its own: no class is nearer than the nearest one.
+    """The results of the untargeted search, which limit the scores of single targets: no class is nearer than the
+    nearest.
 
-    crossing    the distance of the nearest crossing that it met.
-    scores      of the targets that it searched to the end; the smallest is the untargeted score.
-    uppers      the distances of their nearest crossings.
+    crossing    the distance of the nearest crossing that it found.
+    scores      scores of the targets that it searched to the end; the smallest is the untargeted score.
+    uppers      distances of the nearest crossings of these targets.
     """
 
     crossing: float
@@ -114,15 +115,15 @@ class Untargeted:
     uppers: Mapping[int, float]
 
     def searched(self, t: int, upper: float) -> bool:
-        """Whether target `t` was searched to the end, and no crossing that is nearer by 1% was met since."""
+        """Whether target `t` was searched to the end, and no crossing that is nearer by 1% was found since."""
         return t in self.scores and upper >= 0.99 * self.uppers[t]
 
     def agreed(self, distance: float, t: int, upper: float) -> float:
         """The score of target `t` from its own search, made to agree with the untargeted score.
 
-        More search never raises a score. A class whose crossings are all farther has the untargeted score at least:
-        falls of a class that is not nearest are more than any one way out can follow, and its own score too small.
-        Where a nearer crossing was met since, the untargeted score counts in proportion.
+        A longer search never raises a score. A class whose crossings are all farther than the nearest one has at least
+        the untargeted score. Its own score may be smaller, because the largest falls of the shells may lie on different
+        lines. If a nearer crossing was found since, the untargeted score is reduced in proportion.
 
         >>> found = Untargeted(1.0, {3: 0.9}, {3: 1.0})
         >>> found.agreed(0.8, 2, upper=1.5), found.agreed(0.7, 2, upper=0.9), found.agreed(0.92, 3, upper=1.0)
@@ -167,7 +168,7 @@ class ProfileSearch:
         self.seconds = 0.0
 
     def run(self) -> None:
-        """Go through all stages."""
+        """Run all stages of the search."""
         self.began = time.perf_counter()
         if self.from_crossings and not self.smallest_only and len(self.targets) > 1:
             self._stages(smallest_only=True, share=UNTARGETED_SHARE)
@@ -176,7 +177,7 @@ class ProfileSearch:
         self.seconds = time.perf_counter() - self.began
 
     def _stages(self, smallest_only: bool, share: float = 1.0) -> None:
-        """Search for the smallest of all targets or for each; `share` is the part of the budget that it may take."""
+        """Search for the nearest of all targets, or for each target; `share`: the part of the budget it may use."""
         self.share, self.crossings.smallest_only = share, smallest_only
         self._prefilter()
         if self.from_crossings:
@@ -184,7 +185,7 @@ class ProfileSearch:
         self._ascend()
 
     def _open_all(self) -> None:
-        """Note what the untargeted search found, and open all targets for their own search."""
+        """Record the results of the untargeted search, and prepare all targets for their own search."""
         ended = [t for t, target in enumerate(self.targets) if target.finished]
         if ended:
             self.untargeted = Untargeted(
@@ -202,7 +203,7 @@ class ProfileSearch:
         return tuple(target.stopped for target in self.targets)
 
     def profiles(self) -> tuple[RadialProfile, ...]:
-        """What was found, per target."""
+        """The radial profile of each target."""
         return tuple(self._profile(t) for t in range(len(self.targets)))
 
     def _profile(self, t: int) -> RadialProfile:
@@ -213,9 +214,9 @@ class ProfileSearch:
         )  # fmt: skip
 
     def _distance(self, t: int) -> float:
-        """The score of a target: the root, less what crossings that were not found probably take off.
+        """The score of a target: the root, reduced for crossings that were probably missed.
 
-        The search does not know of the radius, so that a score is the same in every ball that is large enough for it.
+        The search does not use the radius, so a score is the same for every radius above it.
         """
         distance, upper = self.targets[t].value, self.targets[t].upper
         if self.from_crossings:
@@ -238,7 +239,7 @@ class ProfileSearch:
         return FitOutcome.ASCENDED if settled or target.value >= self.radius else FitOutcome.UNSETTLED
 
     def _affords(self, gradients: float) -> bool:
-        """Whether so many more gradients are within the budget, at the speed seen so far."""
+        """Whether this many more gradients are within the budget, at the speed measured so far."""
         elapsed = time.perf_counter() - self.began
         each = elapsed / max(self.rows.spent, 1.0)
         return (
@@ -247,7 +248,7 @@ class ProfileSearch:
         )
 
     def _prefilter(self) -> None:
-        """Leave out classes that are reached already, and of many those that are far by margin / ||gradient||."""
+        """Drop classes without a positive margin, and of many classes those that are far by margin / ||gradient||."""
         for target in self.targets:
             if target.margin <= 0.0:
                 target.value, target.low, target.stopped, target.finished = 0.0, 0.0, StopReason.EXACT, True
@@ -264,7 +265,7 @@ class ProfileSearch:
                 target.value, target.stopped = float(distances[t]), StopReason.ELIMINATED
 
     def _ascend(self) -> None:
-        """Ascents across the shells of the targets that are left, as many targets at a time as fit in memory."""
+        """Run ascents across the shells of the remaining targets, as many targets at a time as fit in memory."""
         starts = self.factor * SHELL_STARTS
         together = max(1, NUMBERS_TOGETHER // (len(EDGES) * starts * self.dim))
         for t in self.crossings.active:
@@ -317,7 +318,7 @@ class ProfileSearch:
         )  # fmt: skip
 
     def _limit(self, t: int) -> float:
-        """How far ascents of a target go: to its nearest crossing, or to the radius where none was met."""
+        """The largest radius of a target's ascents: its nearest crossing, or the radius if none was found."""
         upper = self.targets[t].upper
         return upper if math.isfinite(upper) else self.radius
 
@@ -340,7 +341,7 @@ class ProfileSearch:
 
 
 def _low(value: float, upper: float, settled: bool) -> float:
-    """What more search would leave of a score that is at most `upper`, probably.
+    """A cautious guess of the score that a longer search would give; the nearest crossing is at `upper`.
 
     >>> _low(0.95, 1.0, settled=True) < 0.95 and _low(0.95, 1.0, settled=False) < 0.9 * 0.95
     True
@@ -364,9 +365,9 @@ def searches(
 ) -> Iterator[tuple[int, ProfileSearch]]:
     """Search all inputs and yield (position, finished search) in order.
 
-    Inputs are searched side by side, one thread each; a single input shares its chunks among all threads. Both give the
-    same numbers, since a batch never holds points of two inputs and is always cut in the same places. A limited budget
-    is shared out to as many inputs at a time as there are threads, so that the next ones get what these leave.
+    Inputs are searched in parallel, one thread each; a single input uses all threads for its chunks. Both give the same
+    numbers, since a chunk never contains points of two inputs and is always divided at the same points. A limited
+    budget is divided among as many inputs at a time as there are threads, so that later inputs get the unused rest.
     """
     box = box_of(ball.region, classifier.bounds)
     together = max(1, len(examples) if budget.unlimited else min(workers, len(examples)))

@@ -1,9 +1,10 @@
-"""The largest falls of the margin across shells, and the radius at which they add up to the margin.
+"""The largest falls (decreases) of the margin across shells, and the radius at which they add up to the margin.
 
-Every shell of every target has several directions u with ||u||_p <= 1. A step moves each direction uphill on
+Every shell of every target has several directions u with ||u||_p <= 1. A step moves each direction along the gradient
+of
     fall_k(r u) = g(x0 + e_(k-1) r u) - g(x0 + e_k r u),     e_0 = 0, e_K = 1,
-and back into the unit ball, and moves r towards the root of sum_k max_u fall_k(r u) = margin. So one ascent follows
-the root instead of one ascent for every trial radius. Only first derivatives are needed.
+and back into the unit ball, and moves r towards the root of sum_k max_u fall_k(r u) = margin. So a single ascent finds
+the root, instead of one ascent for every trial radius. Only first derivatives are needed.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ ROOT_STEPS = 11
 
 @dataclass
 class ShellAscent:
-    """Directions of T targets, K shells and S starts, as they climb.
+    """Projected ascent of the directions of T targets, K shells and S starts.
 
-    targets, margins    (T,): classes, and the margins that the falls must reach.
-    limits              (T,): the radius is at most this, a crossing that is known or the ball's radius.
-    radii               (T,): the present estimate of the root.
-    edges               (K,): where shells end, as shares of the radius.
-    directions          (T, K, S, d), inside the unit ball; `best` are those with the largest falls so far.
-    nearest             (T,): distance of the nearest point with no margin left that a step met.
+    targets, margins    (T,): classes, and the margins at the input, which the sums of falls must reach.
+    limits              (T,): the largest allowed radius: the distance of a known crossing, or the ball's radius.
+    radii               (T,): the current estimate of the root.
+    edges               (K,): the outer ends of the shells, as shares of the radius.
+    directions          (T, K, S, d), inside the unit ball; `best` has the directions with the largest falls so far.
+    nearest             (T,): distance of the nearest point without a positive margin that a step found.
     """
 
     rows: MarginRows
@@ -70,9 +71,9 @@ class ShellAscent:
         edges: Sequence[float],
         box: tuple[float, float] | None = None,
     ) -> ShellAscent:
-        """Ascents of every shell from the same starts (T, S, d), which are brought into the ball and the box.
+        """Begin ascents of every shell from the same starts (T, S, d), which are moved into the ball and the box.
 
-        radii   where to look for the root first; default: the limits.
+        radii   the first estimate of the root; default: the limits.
         """
         count, each, dim = starts.shape
         directions = starts[:, None].expand(count, len(edges), each, dim).clone()
@@ -87,14 +88,14 @@ class ShellAscent:
         return ascent
 
     def select(self, keep: torch.Tensor) -> None:
-        """Go on with some of the targets only: positions (m,)."""
+        """Continue with some of the targets only, given by their positions (m,)."""
         for name in ("targets", "margins", "limits", "radii", "directions", "momentum", "best", "best_falls",
                      "nearest"):  # fmt: skip
             setattr(self, name, getattr(self, name)[keep])
 
     @torch.no_grad()
     def climb(self, first: int, last: int, total: int) -> None:
-        """Steps `first` to `last` of a schedule of `total` steps."""
+        """Take the steps `first` to `last` of a schedule of `total` steps."""
         for step in range(first, last):
             falls, gradients = self._falls_and_gradients()
             better = falls > self.best_falls
@@ -109,7 +110,7 @@ class ShellAscent:
             self.directions = self._inside(self.directions + size * move)
 
     def _move_radii(self, sums: torch.Tensor) -> None:
-        """Move the radii towards where the falls add up to the margins; what was found at other radii ages."""
+        """Move the radii towards the roots; best falls found at larger radii are scaled down."""
         low, high = RADIUS_FACTORS
         factors = (self.margins / sums.clamp_min(1e-30)).clamp(low, high) ** RADIUS_POWER
         radii = torch.minimum(self.radii * factors, torch.minimum(self.limits, self.nearest))
@@ -121,7 +122,7 @@ class ShellAscent:
     def roots(self, largest: float = math.inf) -> tuple[torch.Tensor, torch.Tensor]:
         """The radius at which the best directions of all shells reach the margin, and their falls there: (T,), (T, K).
 
-        At most the limit, where the falls may add up to less; falls are taken at the radius `largest` at most.
+        At the limit the falls may add up to less than the margin; falls are evaluated at the radius `largest` at most.
         """
         # The best direction of a shell is chosen at the radius where the ascent ended.
         falls = torch.stack([self._falls(self.best), self._falls(self.directions)], 3).flatten(2)
@@ -142,7 +143,8 @@ class ShellAscent:
         return high, self._falls(directions, high.clamp_max(largest))[..., 0]
 
     def _points(self, directions: torch.Tensor, radii: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The two ends of each piece of a ray, and their targets; the innermost pieces begin at the input.
+        """The inner and outer ends of each shell along every direction, and their targets; the innermost shell begins
+        at the input.
 
         Inner ends of shells 2 to K first, then outer ends: ((2 K - 1) * T * S, *shape).
         """
@@ -153,7 +155,7 @@ class ShellAscent:
         return points, self.targets[:, None, None].expand(pieces.shape[:3]).reshape(-1)
 
     def _in_box(self, offsets: torch.Tensor) -> torch.Tensor:
-        """Offsets that keep the input in the box, if there is one."""
+        """Offsets clipped so that the points stay in the box, if there is one."""
         if self.box is None:
             return offsets
         center = self.x.flatten()
@@ -165,7 +167,7 @@ class ShellAscent:
         return inner - outer
 
     def _both_ends(self, margins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Margins (T, 2 K - 1, S) of `_points` as those of inner and of outer ends, (T, K, S) each."""
+        """The margins (T, 2 K - 1, S) of `_points` split into inner and outer ends, (T, K, S) each."""
         shells = len(self.edges)
         at_input = self.margins[:, None, None].expand(-1, 1, margins.shape[2])
         return torch.cat([at_input, margins[:, : shells - 1]], 1), margins[:, shells - 1 :]
@@ -184,7 +186,7 @@ class ShellAscent:
         return (inner - outer).nan_to_num(0.0), uphill
 
     def _inside(self, directions: torch.Tensor) -> torch.Tensor:
-        """Directions brought into the unit ball, and so that the input stays in the box all the way."""
+        """Directions projected onto the unit ball, and clipped so that the line from the input stays in the box."""
         flat = directions.flatten(0, 2)
         flat = onto_ball(flat, torch.ones_like(flat[:, 0]), self.p)
         directions = flat.view_as(directions)

@@ -1,4 +1,4 @@
-"""The radial profile: how far the margin can fall between neighbouring spheres around an input. NumPy only.
+"""The radial profile: how much the margin can decrease between neighbouring spheres around an input. NumPy only.
 
 With shares 0 = e_0 < e_1 < ... < e_K = 1 of the radius, the largest fall across shell k is
     M_k(r) = max over ||v||_p <= r of g(x0 + e_(k-1) v) - g(x0 + e_k v),     g = f_c - f_j.
@@ -21,16 +21,16 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RadialProfile:
-    """What a search found between one input and one target class.
+    """The result of a sharp search for one input and one target class.
 
-    distance    the score: the r at which the falls add up to the margin, less what crossings that were not found
-                probably take off, at least 89% of `upper` and at most the radius; NaN where a gradient is not finite.
+    distance    the score: the r at which the falls add up to the margin, reduced for crossings that were probably
+                missed, at least 89% of `upper` and at most the radius; NaN where a gradient is not finite.
     low         a cautious guess of the score that a longer search would give.
-    upper       distance of the nearest point of the target's class that the search met, infinite if it met none.
+    upper       distance of the nearest point of the target's class that the search found, infinite if it found none.
     falls       (K,), the largest fall of the margin found across each shell, the innermost first; their sum is the
                 margin, or less where `distance` is the radius.
-    edges       (K,), where shells end, as shares of `distance`.
-    gradients   what it cost.
+    edges       (K,), the outer ends of the shells, as shares of `distance`.
+    gradients   the number of gradients.
     outcome     how the search ended: the value of a `FitOutcome`.
 
     >>> profile = RadialProfile(2.0, 1.9, 2.2, np.array([1.0, 3.0]), (0.5, 1.0), 100, "ascended")
@@ -48,17 +48,17 @@ class RadialProfile:
 
     @property
     def radii(self) -> Array:
-        """Where shells begin and end: (K + 1,), from 0 to `distance`."""
+        """The radii at which shells begin and end: (K + 1,), from 0 to `distance`."""
         return self.distance * np.array([0.0, *self.edges])
 
     @property
     def slopes(self) -> Array:
-        """Fall per length in each shell: (K,). No larger than the local Lipschitz constant, if the falls are true."""
+        """The fall per unit of length in each shell, (K,); never larger than the local Lipschitz constant."""
         if not self.distance > 0.0 or not len(self.falls):
             return np.full(len(self.falls), math.nan)
         return self.falls / np.diff(self.radii)
 
     @property
     def mean_slope(self) -> float:
-        """Fall per length from the input to `distance`."""
+        """The mean fall per unit of length from the input to `distance`."""
         return float(self.falls.sum() / self.distance) if self.distance > 0.0 and len(self.falls) else math.nan
