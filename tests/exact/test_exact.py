@@ -241,7 +241,7 @@ def test_every_point_of_the_ball_solves_the_program(p: float) -> None:
     network = read(classifier, x[0], p).margin(int(labels[0]), (int(labels[0]) + 1) % 5).at(1.0)
     known = bounds(network)
     encoding = encode(network, known)
-    places, constants, low, high = slope_terms(network, known, encoding)
+    places, constants, low, high = slope_terms(network, encoding)
     program = encoding.program
     for point in LpBall(p, 1.0).offsets(dim=network.dim, count=64, seed=2, input_id=0, block=0, tile=0).double():
         d = point.numpy()
