@@ -148,7 +148,7 @@ def test_scores_above_an_attack_are_a_sign(images: torch.Tensor) -> None:
     attacks = [SimpleNamespace(l1=far, l2=far, linf=far), SimpleNamespace(l1=far, l2=near, linf=far)]
     assert cs.masking_signs(classifier, images, scores, attacks[0]) == ()
     (sign,) = cs.masking_signs(classifier, images, scores, attacks)
-    assert sign.kind == "above_attack" and sign.inputs == (12,) and sign.evidence == pytest.approx(2.0)
+    assert sign.kind == "above_attack" and sign.inputs == (12,) and sign.evidence == pytest.approx(100.0) and "100.0%" in str(sign)
 
 
 def test_other_norms_are_measured_from_the_adversarial_input() -> None:
@@ -159,7 +159,8 @@ def test_other_norms_are_measured_from_the_adversarial_input() -> None:
     short = 0.1 * scores.values.min() * torch.nn.functional.normalize(torch.ones(2, 4).double(), p=3)
     attack = SimpleNamespace(adversarial=x + short, success=np.array([True, False]))
     (sign,) = cs.masking_signs(classifier, x, scores, attack)
-    assert sign.inputs == (0,) and sign.evidence == pytest.approx(10.0 * scores.values[0] / scores.values.min())
+    ratio = 10.0 * scores.values[0] / scores.values.min()
+    assert sign.inputs == (0,) and sign.evidence == pytest.approx(100.0 * (ratio - 1.0))
 
 
 def test_ties_and_missing_scores_are_no_sign() -> None:

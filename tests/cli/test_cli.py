@@ -376,7 +376,11 @@ def test_the_default_preset_gives_three_columns_for_twenty_inputs(tmp_path: Path
     scores = table[table.target_kind == "untargeted"]
     assert scores.groupby("method").input.nunique().to_dict() == {"paper": 20, "sharp": 20}
     assert set(table.radius) == {200.0}  # 5 times the width of the box
-    assert "to do: about" in done.stderr
+    assert "to do: about" in done.stderr and "--certify crown adds proved distances" in done.stderr
+    few = ("score", "tests.bad_models:affine", tmp_path / "data.npz", "--limit", 1)
+    assert "add --bounds 0,1" in cleverscore(*few, "--out", tmp_path / "free").stderr
+    proved = cleverscore(*few, "--bounds", "-20,20", "--certify", "crown", "--out", tmp_path / "proved")
+    assert "certified" in proved.stdout.splitlines()[0] and "nothing is certified" not in proved.stderr
     every = cleverscore("score", "tests.bad_models:affine", tmp_path / "data.npz", "--bounds", "-20,20", "--attack",
                         "none", "--method", "sharp", "--limit", "all", "--out", tmp_path / "all")  # fmt: skip
     assert every.returncode == 0 and "attack" not in every.stdout.splitlines()[0]

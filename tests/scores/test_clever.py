@@ -196,8 +196,9 @@ def test_zero_gradients_give_the_radius_and_a_warning() -> None:
 
 
 def test_a_bare_module_is_told_to_be_wrapped() -> None:
-    with pytest.raises(cs.CleverError, match="wrap it first"):
-        cs.clever(smooth(), images())
+    for function in (cs.clever, cs.evaluate):
+        with pytest.raises(cs.CleverError, match="wrap it first"):
+            function(smooth(), images())
 
 
 def test_short_descriptions() -> None:

@@ -26,7 +26,7 @@ from cleverscore.brackets.run_bounds import (
     target_or_any,
 )
 from cleverscore.brackets.tables import bracket_summary, bracket_table, methods_text
-from cleverscore.models.classifier import Classifier
+from cleverscore.models.classifier import Classifier, checked_classifier
 from cleverscore.models.input_box import box_of
 from cleverscore.scores.score import Score, Scores
 from cleverscore.scores.tables import below_the_table
@@ -182,7 +182,7 @@ def bracket(
     array([ True,  True])
     """
     checked_attacks(attacks)
-    box_of(region, classifier.bounds)
+    box_of(region, checked_classifier(classifier).bounds)
     x = classifier.inputs(images)
     by_id = images_by_id(classifier, x, scores)
     rows = bracketed(scores)

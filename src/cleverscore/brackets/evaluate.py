@@ -16,7 +16,7 @@ from cleverscore.brackets.run_bounds import bracketed, checked_attacks, images_b
 from cleverscore.errors import CertificateError, CleverWarning, SettingError
 from cleverscore.inputs.radius import box_width, resolved_radius
 from cleverscore.inputs.targets import TargetsLike
-from cleverscore.models.classifier import Classifier
+from cleverscore.models.classifier import Classifier, checked_classifier
 from cleverscore.models.input_box import box_of
 from cleverscore.norms import parse_norm
 from cleverscore.scores.clever import clever
@@ -65,7 +65,7 @@ def evaluate(
         preset, methods=methods, blocks=blocks, block_size=block_size, tolerance=tolerance, radius=radius,
         attacks=attacks,
     )  # fmt: skip
-    x = classifier.inputs(images)
+    x = checked_classifier(classifier).inputs(images)
     if isinstance(norms, (str, float, int)):
         raise SettingError(f"norms={norms!r}: give a list, such as [{norms!r}]")
     for p in norms:

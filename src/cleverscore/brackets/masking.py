@@ -58,8 +58,8 @@ _SENTENCES = {
         "this, or give that layer as Classifier(transform=...)"
     ),
     "above_attack": (
-        "the score is above what an attack needed, up to {:.3g} times: the sampled gradients missed the steep parts of "
-        "the ball or are masked; trust the attack's distortion there"
+        "the score is above what an attack needed, by up to {:,.1f}%: the gradients missed the steep parts of the ball "
+        "or are masked; trust the attack's distortion there"
     ),
 }
 
@@ -128,7 +128,7 @@ def masking_signs(
 def sign_above_attack(inputs: Sequence[int], values: Array, upper: Array) -> list[Sign]:
     """A list with the sign that scores are above the distance of a successful attack; empty if none is."""
     places = np.flatnonzero(above_attack(values, upper)).tolist()
-    above = {inputs[i]: float(values[i] / upper[i]) if upper[i] > 0.0 else math.inf for i in places}
+    above = {inputs[i]: 100.0 * float(values[i] / upper[i] - 1.0) if upper[i] > 0.0 else math.inf for i in places}
     return [_sign("above_attack", above)] if above else []
 
 

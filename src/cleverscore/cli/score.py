@@ -62,7 +62,9 @@ def run_score(
         note("\ninterrupted before anything was computed")
         sys.exit(INTERRUPTED)
     if wanted.attacks and study.classifier.bounds is None:
-        note("no --bounds given: attacks may leave the range of valid inputs")
+        unit = all(float(example.x.min()) >= 0.0 and float(example.x.max()) <= 1.0 for example in study.examples)
+        advice = "; these inputs lie between 0 and 1: add --bounds 0,1" if unit else ""
+        note(f"no --bounds given: attacks may leave the range of valid inputs{advice}")
     folder = out or Path("runs") / f"{_slug(model)}-{study.config.short_hash()}"
     began = time.perf_counter()
     with study.open_store(folder, fresh=fresh, command=_command()) as store:
@@ -79,6 +81,8 @@ def run_score(
                 preset=preset,
             )  # fmt: skip
         scores = _print(study, store, wanted, told)
+        if proofs is None and wanted.attacks and not wanted.certificates:
+            _suggest_certificates(study)
     note(f"\n{time.perf_counter() - began:.1f} s; kept in {folder}")
     return scores
 
@@ -179,6 +183,14 @@ def _possible(study: Study, certificates: tuple[str, ...]) -> tuple[str, ...]:
         if reason is not None:
             note(f"no certificates by {name}: {reason}")
     return tuple(name for name, reason in found.items() if reason is None)
+
+
+def _suggest_certificates(study: Study) -> None:
+    """Tell that distances can be proved, where the layers of the network allow it."""
+    from cleverscore.certificates.certify import why_not
+
+    if why_not(study.classifier, study.examples[0].x, "crown") is None:
+        note("nothing is certified: the same command with --certify crown adds proved distances and keeps the rest")
 
 
 def _doubts(study: Study, source: Source) -> list[str]:

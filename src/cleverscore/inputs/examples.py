@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cleverscore.errors import InputError, ModelError
+from cleverscore.errors import InputError
 from cleverscore.inputs.targets import TargetsLike, choose
-from cleverscore.models.classifier import Classifier
+from cleverscore.models.classifier import Classifier, checked_classifier
 
 Array = npt.NDArray[np.float64]
 
@@ -41,11 +41,7 @@ def prepare(
     seed: int = 0,
 ) -> list[Example]:
     """Check model and inputs, predict, and choose the targets of each input."""
-    if not isinstance(classifier, Classifier):
-        raise ModelError(
-            f"the model is a {type(classifier).__name__}; wrap it first: cs.Classifier(model, bounds=(0.0, 1.0))"
-        )
-    x = classifier.inputs(images)
+    x = checked_classifier(classifier).inputs(images)
     ids = _checked_ids(ids, len(x))
     if labels is not None:
         labels = _checked_labels(labels, len(x))

@@ -386,3 +386,12 @@ _MODE_DEPENDENT = (
     nn.modules.batchnorm._BatchNorm,
     nn.RReLU,
 )
+
+
+def checked_classifier(classifier: Any) -> Classifier:
+    """The classifier; a model that is not wrapped in a `Classifier` raises a ModelError."""
+    if not isinstance(classifier, Classifier):
+        raise ModelError(
+            f"the model is a {type(classifier).__name__}; wrap it first: cs.Classifier(model, bounds=(0.0, 1.0))"
+        )
+    return classifier

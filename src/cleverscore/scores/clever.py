@@ -14,7 +14,7 @@ from cleverscore.estimators.settings import Settings
 from cleverscore.inputs.examples import prepare
 from cleverscore.inputs.radius import box_width, resolved_radius
 from cleverscore.inputs.targets import TargetsLike
-from cleverscore.models.classifier import Classifier
+from cleverscore.models.classifier import Classifier, checked_classifier
 from cleverscore.progress import progress as show_progress
 from cleverscore.scores.score import Scores, score_from
 from cleverscore.tails import FitOutcome
@@ -79,7 +79,7 @@ def clever(
     (2, 'constant')
     """
     if isinstance(radius, str):
-        x = classifier.inputs(images)
+        x = checked_classifier(classifier).inputs(images)
         radius = resolved_radius(radius, p, box_width(classifier.bounds, float(x.min()), float(x.max())))
     settings = Settings(
         p=p,  # type: ignore[arg-type]  # a name such as "inf" becomes a number in Settings
