@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import cleverscore as cs
+from cleverscore.errors import InputError
 from cleverscore.reporting.compare import compare, sentence
 from cleverscore.reporting.findings import findings
 from cleverscore.runs.results import StudyConfig
@@ -190,7 +191,7 @@ def test_attacks_and_certificates_speak_too(tmp_path: Path) -> None:
     assert contradicted.verdict == 0 and "gradients may be masked" in sentence(contradicted)
     # Scores that cannot tell, and attacks that can.
     silent = replace(pairing, difference=replace(pairing.difference, verdict=0), further=pairing.further[:1])
-    assert silent.verdict == 1 and "the score (paper) alone would not tell" in sentence(silent)
+    assert silent.verdict == 1 and ". The score (paper) alone would not tell." in sentence(silent)
 
 
 def test_noise_alone_between_different_models_cannot_be_told(tmp_path: Path) -> None:
@@ -223,6 +224,51 @@ def test_runs_that_measure_different_things_are_refused(tmp_path: Path) -> None:
         done = cleverscore("compare", a, other)
         assert done.returncode == 2 and words in done.stderr
     assert cleverscore("compare", a).returncode == 2
+
+
+def test_other_data_are_named(tmp_path: Path) -> None:
+    a = made_run(tmp_path / "a", data="digits.npz")
+    for name, data, words in (
+        ("b", "letters.npz", "the first is of the data digits.npz and the second of letters.npz"),
+        ("c", "digits.npz", "both are of the data digits.npz, whose content changed between them"),
+    ):
+        other = made_run(tmp_path / name, data=data)
+        with Store.open(other, write=True) as store:
+            store.remember("config", {**store.meta["config"], "data_fingerprint": "other"})
+        done = cleverscore("compare", a, other)
+        assert done.returncode == 2 and words in done.stderr and "fingerprint" not in done.stderr, done.stderr
+
+
+def test_equal_scores_are_called_equal(tmp_path: Path) -> None:
+    a = made_run(tmp_path / "a", model="a", norms=("2",))
+    b = made_run(tmp_path / "b", model="b", norms=("2",))
+    done = cleverscore("compare", a, b, "--out", tmp_path / "page.html")
+    verdict = "A and B have equal scores (paper) on all 12 inputs"
+    assert f"{verdict} in the l2 norm: B's score (paper) equals that of A on all 12 inputs, mean" in done.stdout
+    assert "cannot be told" not in done.stdout and "changed most" not in done.stdout
+    assert f"<strong>{verdict}.</strong>" in (tmp_path / "page.html").read_text()
+    same = cleverscore("compare", a, a).stdout
+    assert verdict in same and same.rstrip().endswith("They are the same model.")
+
+
+def test_inputs_that_did_not_change_are_not_listed(tmp_path: Path) -> None:
+    a = read(made_run(tmp_path / "a", model="a", norms=("2",), noise_seed=1))
+    b = read(made_run(tmp_path / "b", model="b", norms=("2",), noise_seed=2))
+    (pairing,) = compare(a, b)
+    # Inputs 0 and 7 are misclassified by both models, so their scores are 0 in both.
+    assert sorted(pairing.changed_most(12)) == [i for i in range(12) if i % 7]
+
+
+def test_runs_with_other_bounds_compare_no_attacks(tmp_path: Path) -> None:
+    a = add_bounds(made_run(tmp_path / "a", inputs=40, model="a", norms=("2",), noise_seed=1, used={"bounds": None}))
+    b = add_bounds(made_run(tmp_path / "b", inputs=40, model="b", norms=("2",), noise_seed=2, factor=1.3))
+    done = cleverscore("compare", a, b).stdout
+    assert "note: A has no input bounds, B has input bounds 0 to 1, so attacks are not compared" in done
+    assert "best attack" not in done and "attacked" not in done and "certificate" in done
+    boxed = [replace(found, config=replace(found.config, region="box")) for found in (read(a), read(b))]
+    with pytest.raises(InputError, match="scores in the region box depend on them"):
+        compare(*boxed)
+    assert compare(boxed[1], boxed[1])[0].both_attacked
 
 
 def test_the_page_of_a_comparison(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,10 +13,11 @@ import torch
 import cleverscore as cs
 from cleverscore.errors import SettingError
 from cleverscore.reporting.findings import findings
-from cleverscore.reporting.gate import Check, Result, parse_robust, parse_share
+from cleverscore.reporting.gate import Check, Result, parse_drop, parse_robust, parse_share
 from cleverscore.reporting.junit import write_junit
 from cleverscore.runs.add_bounds import Bounds, run_bounds
 from cleverscore.runs.results import StudyConfig, stored_scores
+from cleverscore.runs.schema import StoredBlocks
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import Study
 from tests.cli.test_cli import cleverscore
@@ -113,7 +115,7 @@ def test_junit_has_a_case_per_check(run: Path, tmp_path: Path) -> None:
     suite = ElementTree.parse(out).getroot()[0]
     assert suite.get("tests") == "2" and suite.get("failures") == "1"
     failures = [case.get("name") for case in suite if case.find("failure") is not None]
-    assert failures == ["linf smallest score"]
+    assert failures == ["linf smallest score (paper)"]
 
 
 def test_an_undecided_check_is_skipped_in_junit(tmp_path: Path) -> None:
@@ -208,6 +210,72 @@ def test_the_drop_against_a_baseline(tmp_path: Path) -> None:
     assert needs.returncode == 2 and "--baseline" in needs.stderr
 
 
+def test_the_checks_name_the_method_that_is_judged(tmp_path: Path) -> None:
+    labels = np.arange(10) % 5
+    points = (np.eye(5)[labels] + np.random.default_rng(0).uniform(-0.2, 0.2, (10, 5))).astype(np.float32)
+    config = StudyConfig("right", "points", blocks=16, block_size=4, method="paper,sharp", data_fingerprint="points")
+    study = Study(config, cs.Classifier(useless("right"), bounds=(-1.0, 2.0)), points, labels, range(10))
+    with study.open_store(tmp_path / "run") as store:
+        study.run(store)
+        run_bounds(study, store, Bounds(("descent",), ()))
+    options = ["--min-median", 0, "--min-score", 0, "--max-violations", 1, "--baseline", tmp_path / "run"]
+    done = cleverscore("gate", tmp_path / "run", *options, "--max-drop", "10%", "--junit", tmp_path / "gate.xml")
+    names = [case.get("name") for case in ElementTree.parse(tmp_path / "gate.xml").getroot()[0]]
+    assert names == [
+        "l2 median score (sharp)",
+        "l2 smallest score (sharp)",
+        "l2 scores (sharp) above the attack",
+        "l2 mean score (sharp), drop against the baseline",
+        "l2 mean of the best attack, drop against the baseline",
+    ]
+    assert all(f": {name}: " in done.stderr for name in names), done.stderr
+    words = " ".join(cleverscore("gate", "--help").stdout.split())
+    assert "scores of sharp are judged if it is one of them, else those of the first method; no option" in words
+
+
+def test_the_drop_of_the_median_is_not_that_of_the_mean(tmp_path: Path) -> None:
+    """Two fifths of the inputs, those with the smallest scores, lose nearly everything: the median hardly moves."""
+    base = add_bounds(made_run(tmp_path / "base", inputs=60, model="a", norms=("2",)), certified=False)
+    new = add_bounds(made_run(tmp_path / "new", inputs=60, model="b", norms=("2",)), certified=False)
+    with Store.open(new, write=True) as store:
+        small = sorted((head.counted, head.input) for head in stored_scores(store))[:24]
+        for measured in store.measurements("2", inputs=[i for _, i in small]):
+            less = replace(measured, margins=tuple(margin * 0.05 for margin in measured.margins))
+            store.forget([(measured.input_id, "2")])
+            store.append([StoredBlocks("2", less)])
+    mean = cleverscore("gate", new, "--baseline", base, "--max-drop", "5%")
+    assert mean.returncode == 1 and "FAIL: l2 mean score (paper), drop" in mean.stderr, mean.stderr
+    assert cleverscore("gate", new, "--baseline", base, "--max-drop", "mean:5%").stderr == mean.stderr
+    median = cleverscore("gate", new, "--baseline", base, "--max-drop", "median:5%")
+    assert "PASS: l2 median score (paper), drop" in median.stderr or "UNDECIDED: l2 median score" in median.stderr
+    assert "l2 median of the best attack, drop against the baseline: median " in median.stderr, median.stderr
+    wrong = cleverscore("gate", new, "--baseline", base, "--max-drop", "worst:5%")
+    assert wrong.returncode == 2 and "median:SHARE or mean:SHARE" in wrong.stderr
+
+
+def test_a_baseline_of_other_inputs_is_said(tmp_path: Path) -> None:
+    base = made_run(tmp_path / "base", inputs=9, model="a", norms=("2",))
+    run = made_run(tmp_path / "run", inputs=20, model="b", norms=("2",))
+    whole = made_run(tmp_path / "whole", inputs=20, model="c", norms=("2",))
+    for options in ([], ["--max-drop", "10%"]):
+        done = cleverscore("gate", run, "--baseline", base, *options)
+        assert "; compared on 9 of 20 inputs (the baseline has 9)" in done.stderr, done.stderr
+        assert "compared on" not in cleverscore("gate", run, "--baseline", whole, *options).stderr
+
+
+def test_attacks_of_runs_with_other_bounds_are_not_compared(tmp_path: Path) -> None:
+    free = add_bounds(made_run(tmp_path / "free", inputs=20, model="a", norms=("2",), used={"bounds": None}))
+    boxed = add_bounds(made_run(tmp_path / "boxed", inputs=20, model="b", norms=("2",), noise_seed=2))
+    words = "the baseline has no input bounds, this run has input bounds 0 to 1, so attacks are not compared"
+    done = cleverscore("gate", boxed, "--baseline", free)
+    assert words in done.stderr and "best attack" not in done.stderr and "attacked" not in done.stderr, done.stderr
+    drop = cleverscore("gate", boxed, "--baseline", free, "--max-drop", "50%")
+    score, attack = drop.stderr.splitlines()
+    assert score.startswith("PASS: l2 mean score (paper)") and words in score
+    assert attack.startswith("UNDECIDED: l2 mean of the best attack") and words in attack
+    assert "input bounds" not in cleverscore("gate", boxed, "--baseline", boxed, "--max-drop", "50%").stderr
+
+
 def test_robust_accuracy_is_proved_estimated_or_refuted(tmp_path: Path) -> None:
     run = add_bounds(made_run(tmp_path / "run", inputs=20, norms=("2",)))
     with Store.open(run) as store:
@@ -239,6 +307,10 @@ def test_what_the_options_take() -> None:
     for bad in ("x", "120%", "-1", "nan"):
         with pytest.raises(SettingError):
             parse_share(bad, "--max-drop")
+    assert parse_drop("median:10%", "x") == ("median", 0.1) and parse_drop("mean:0.2", "x") == ("mean", 0.2)
+    for bad in ("worst:10%", "median:x", "median"):
+        with pytest.raises(SettingError, match="--max-drop"):
+            parse_drop(bad, "--max-drop")
     for bad in ("0.8", "0.8@x", "2@0.1", "0.8@-1", "@"):
         with pytest.raises(SettingError):
             parse_robust([bad], "--min-robust-accuracy")

@@ -114,8 +114,9 @@ def compare(runs: tuple[Path, ...], out: Path | None, most: int, level: float, e
 @click.option("--baseline", type=click.Path(path_type=Path), help="Fail if this other run is more robust than RUN.")
 @click.option(
     "--max-drop",
-    metavar="SHARE",
-    help="With --baseline: fail only if the mean score (or attack) drops by more than this share, such as 10%.",
+    metavar="[median:]SHARE",
+    help="With --baseline: fail only if the mean score of RUN, or its mean attack distance, is more than this share "
+    "below that of the baseline, as in 10%; median:10% compares medians.",
 )
 @click.option("--strict", is_flag=True, help="Make UNDECIDED checks fail.")
 @EXCLUDE
@@ -136,13 +137,15 @@ def gate(
     """Check RUN against thresholds, for a release pipeline: exit code 0 if none fails, 1 if one does, 2 for bad input.
 
     A threshold is for every norm (0.3) or for one (inf=0.02). The result of a check is PASS, FAIL, or UNDECIDED if the
-    inputs do not decide it; --strict makes UNDECIDED fail. Misclassified inputs count as 0.
+    inputs do not decide it; --strict makes UNDECIDED fail. Misclassified inputs count as 0. In a run of several methods
+    the scores of sharp are judged if it is one of them, else those of the first method; no option changes that.
     """
     from cleverscore.reporting.gate import (
         Result,
         Thresholds,
         checks,
         outcome,
+        parse_drop,
         parse_robust,
         parse_share,
         parse_thresholds,
@@ -156,7 +159,7 @@ def gate(
         parse_thresholds(max_violations, "--max-violations"),
         parse_robust(min_robust_accuracy, "--min-robust-accuracy"),
         None if min_accuracy is None else parse_share(min_accuracy, "--min-accuracy"),
-        None if max_drop is None else parse_share(max_drop, "--max-drop"),
+        None if max_drop is None else parse_drop(max_drop if ":" in max_drop else f"mean:{max_drop}", "--max-drop"),
     )
     if not thresholds and baseline is None:
         raise InputError(

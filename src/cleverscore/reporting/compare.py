@@ -13,7 +13,7 @@ import numpy.typing as npt
 from cleverscore import tails
 from cleverscore.errors import InputError
 from cleverscore.reporting.findings import Findings, NormFindings
-from cleverscore.reporting.robust_accuracy import KINDS, RobustAccuracy
+from cleverscore.reporting.robust_accuracy import ATTACKED, KINDS, RobustAccuracy
 from cleverscore.runs.results import radii_text
 from cleverscore.scores.score import Score
 from cleverscore.scores.text_table import number, table
@@ -21,7 +21,7 @@ from cleverscore.tails.paired_tests import FEWEST, Difference, difference, relat
 
 Array = npt.NDArray[np.float64]
 
-MUST_AGREE = ("data_fingerprint", "targets", "method", "region", "radius")
+MUST_AGREE = ("targets", "method", "region", "radius")
 LEAST_HALF = 10  # blocks: a fit to fewer says nothing about its noise
 ATTACK, CERTIFICATE = "best attack", "certificate"
 MOST_CAPPED = 0.2  # share of pairs cut at the radius above which a comparison is warned of
@@ -98,6 +98,8 @@ class Pairing:
     misclassified   numbers of compared inputs that the first and the second model misclassify.
     left_out        inputs of both runs that are not compared: without a score, or misclassified and excluded.
     unpaired        inputs that only one of the runs has.
+    counts          numbers of inputs with a score in the first and the second run.
+    bounds          the input bounds of the two runs, None for a run without bounds.
     same_model      whether both runs are of the same weights.
     capped          number of inputs with at least one score capped at the radius.
     method          the method of the scores.
@@ -113,6 +115,8 @@ class Pairing:
     difference: Difference
     left_out: int
     unpaired: int
+    counts: tuple[int, int]
+    bounds: tuple[tuple[float, float] | None, tuple[float, float] | None]
     same_model: bool
     capped: int
     misclassified: tuple[int, int]
@@ -141,13 +145,30 @@ class Pairing:
         return bool(len(self.first)) and bool(np.array_equal(self.first, self.second))
 
     @property
-    def attack_change(self) -> Change | None:
-        """The change of the mean distortion of the best attack; None if one of the runs has no attacks."""
-        return next((each.change for each in self.further if each.kind == ATTACK), None)
+    def same_bounds(self) -> bool:
+        """Whether both runs have the same input bounds; if not, their attacks are not compared."""
+        return self.bounds[0] == self.bounds[1]
+
+    @property
+    def both_attacked(self) -> bool:
+        """Whether both runs have attacks, compared or not."""
+        return self.curves is not None and all(curve.line(ATTACKED) is not None for curve in self.curves)
+
+    def score_change(self, of: str = "mean") -> Change:
+        """The change of the mean or median score."""
+        return self.change if of == "mean" else Change.between(self.first, self.second, self.change.level, of)
+
+    def attack_change(self, of: str = "mean") -> Change | None:
+        """The change of the mean or median distortion of the best attack; None if attacks are not compared."""
+        found = next((each for each in self.further if each.kind == ATTACK), None)
+        if found is None or of == "mean":
+            return None if found is None else found.change
+        return Change.between(found.first, found.second, found.change.level, of)
 
     def changed_most(self, count: int) -> list[int]:
-        """Positions of the inputs whose scores differ most, largest difference first."""
-        return [int(i) for i in np.argsort(-np.abs(self.second - self.first), kind="stable")[:count]]
+        """Positions of the inputs whose scores differ most, largest difference first; never one with equal scores."""
+        gaps = np.abs(self.second - self.first)
+        return [int(i) for i in np.argsort(-gaps, kind="stable")[:count] if gaps[i] > 0.0]
 
 
 def compare(
@@ -179,6 +200,17 @@ def _norms(found: Findings) -> str:
 
 def _check(first: Findings, second: Findings) -> None:
     """Raise an error if the two runs have different settings or data."""
+    if first.config.data_fingerprint != second.config.data_fingerprint:
+        one, other = first.config.data, second.config.data
+        data = f"the first is of the data {one} and the second of {other}, and their contents differ"
+        if one == other:
+            data = f"both are of the data {one}, whose content changed between them"
+        raise InputError(f"the runs cannot be compared: {data}; score both models on the same data")
+    if first.config.region != "ball" and bounds_of(first) != bounds_of(second):
+        raise InputError(
+            f"the runs cannot be compared: {bounds_words(bounds_of(first), bounds_of(second))}, and scores in the "
+            f"region {first.config.region} depend on them; score both models with the same --bounds"
+        )
     for name in MUST_AGREE:
         one, other = (getattr(found.config, name) for found in (first, second))
         if name == "radius":
@@ -192,6 +224,28 @@ def _check(first: Findings, second: Findings) -> None:
                 f"the runs cannot be compared: {name.replace('_', ' ')} is {one} in the first and {other} in the "
                 "second; score one of them again with the setting of the other"
             )
+
+
+def bounds_of(found: Findings) -> tuple[float, float] | None:
+    """The input bounds of a run; None if its model has none."""
+    kept = (found.meta.get("used") or {}).get("bounds")
+    return None if kept is None else (float(kept[0]), float(kept[1]))
+
+
+def bounds_words(
+    first: tuple[float, float] | None,
+    second: tuple[float, float] | None,
+    names: tuple[str, str] = ("the first", "the second"),
+) -> str:
+    """The input bounds of two runs as text.
+
+    >>> bounds_words(None, (0.0, 1.0), ("A", "B"))
+    'A has no input bounds, B has input bounds 0 to 1'
+    """
+    return ", ".join(
+        f"{name} has {'no input bounds' if each is None else f'input bounds {each[0]:g} to {each[1]:g}'}"
+        for name, each in zip(names, (first, second), strict=True)
+    )
 
 
 def _pairing(
@@ -217,7 +271,8 @@ def _pairing(
     scores = np.array([[score.counted for score in pair] for pair in used]).reshape(-1, 2)
     noise = sum((_noise([pair[k] for pair in used]) for k in (0, 1)), np.zeros(1))
     ids = [pair[0].input for pair in used]
-    further = _further(one, other, ids)
+    bounds = bounds_of(first), bounds_of(second)
+    further = _further(one, other, ids, attacks=bounds[0] == bounds[1])
     share = (1.0 - level) / (1 + len(further))
     level = 1.0 - share
     return Pairing(
@@ -228,6 +283,8 @@ def _pairing(
         difference=difference(scores[:, 0], scores[:, 1], noise=noise if len(used) else None, level=level),
         left_out=len(both) - len(used),
         unpaired=len(mine.keys() ^ theirs.keys()),
+        counts=(len(mine), len(theirs)),
+        bounds=bounds,
         same_model=same_model,
         capped=sum(pair[0].capped or pair[1].capped for pair in used),
         misclassified=(sum(a.correct is False for a, _ in used), sum(b.correct is False for _, b in used)),
@@ -241,7 +298,9 @@ def _pairing(
     )
 
 
-def _further(one: NormFindings, other: NormFindings, ids: Sequence[int]) -> dict[str, tuple[Array, Array]]:
+def _further(
+    one: NormFindings, other: NormFindings, ids: Sequence[int], *, attacks: bool
+) -> dict[str, tuple[Array, Array]]:
     """The other measures that both runs have, over the same inputs; misclassified inputs count as 0."""
     parts = [norm.over(ids) for norm in (one, other)]
     found: dict[str, tuple[Array, Array]] = {}
@@ -249,7 +308,8 @@ def _further(one: NormFindings, other: NormFindings, ids: Sequence[int]) -> dict
         if method != one.method and method in other.by_method:
             first, second = (part.counted_of(method) for part in parts)
             found[f"score ({method})"] = first, second
-    found[ATTACK] = parts[0].counted_upper, parts[1].counted_upper
+    if attacks:
+        found[ATTACK] = parts[0].counted_upper, parts[1].counted_upper
     found[CERTIFICATE] = parts[0].counted_certified, parts[1].counted_certified
     return {
         kind: pair for kind, pair in found.items() if len(ids) and not any(np.isnan(values).any() for values in pair)
@@ -282,28 +342,32 @@ def sentence(pairing: Pairing, names: tuple[str, str] = ("A", "B")) -> str:
             f"It cannot be told whether {second} is more robust than {first} in the l{pairing.norm} norm: no input has "
             "a score in both that counts."
         )
-    seen = _seen(found, pairing.change, second, f"score ({pairing.method})")
-    more = "".join(f"; {_seen(each.difference, each.change, second, each.kind)}" for each in pairing.further)
+    seen = _seen(found, pairing.change, names, f"score ({pairing.method})")
+    more = "".join(f"; {_seen(each.difference, each.change, names, each.kind)}" for each in pairing.further)
     curve = curve_words(pairing, names)
     seen += more + (f"; {curve}" if curve else "")
     asked = f"whether {second} is more robust than {first} in the l{pairing.norm} norm"
     if pairing.verdict:
         better, worse = (second, first) if pairing.verdict > 0 else (first, second)
         silent = [kind for kind, verdict in pairing.verdicts.items() if not verdict]
-        alone = f" {_listed(silent)} alone would not tell." if silent else ""
+        alone = f" {_capital(_listed(silent))} alone would not tell." if silent else ""
         return f"{better} is more robust than {worse} in the l{pairing.norm} norm: {seen}.{alone}"
+    contradict = set(pairing.verdicts.values()) >= {-1, 1}
+    if pairing.same_scores and (pairing.same_model or not contradict):
+        model = " They are the same model." if pairing.same_model else ""
+        return f"{equal_words(pairing, names)} in the l{pairing.norm} norm: {seen}.{model}"
     if pairing.same_model:
         return (
             f"It cannot be told {asked}, and no run "
             f"will tell: they are the same model. What differs is the noise of sampling: {seen}."
         )
-    if set(pairing.verdicts.values()) >= {-1, 1}:
+    if contradict:
         sides = {
             side: _listed([kind for kind, verdict in pairing.verdicts.items() if verdict == side]) for side in (1, -1)
         }
         return (
             f"It cannot be told {asked}: {sides[1]} speaks for {second}, {sides[-1]} for {first}. Where scores and "
-            f"attacks contradict, gradients may be masked: run a stronger attack. {seen[:1].upper()}{seen[1:]}."
+            f"attacks contradict, gradients may be masked: run a stronger attack. {_capital(seen)}."
         )
     return f"It cannot be told {asked}: {seen}. {_what_would_tell(found)}"
 
@@ -312,7 +376,21 @@ def _listed(kinds: Sequence[str]) -> str:
     return " and ".join(f"the {kind}" for kind in kinds)
 
 
-def _seen(found: Difference, change: Change, second: str, kind: str) -> str:
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def equal_words(pairing: Pairing, names: tuple[str, str]) -> str:
+    """That two runs with equal scores have them, as text."""
+    first, second = names
+    return f"{_capital(first)} and {second} have equal scores ({pairing.method}) on all {len(pairing.ids)} inputs"
+
+
+def _seen(found: Difference, change: Change, names: tuple[str, str], kind: str) -> str:
+    first, second = names
+    if found.above == found.below == 0:
+        same = f"{second}'s {kind} equals that of {first} on all {found.count} inputs"
+        return f"{same}, {change.of} {number(change.before, 3)}"
     percent = f"{100.0 * found.level:.3g}%"
     return (
         f"{second}'s {kind} is larger on {found.above} of {found.count} inputs and smaller on {found.below}, on "
@@ -337,7 +415,8 @@ def curve_words(pairing: Pairing, names: tuple[str, str]) -> str:
     parts = [
         f"{kind} {shares[0][kind].value:.0%} for {names[0]} and {shares[1][kind].value:.0%} for {names[1]}"
         for kind in KINDS
-        if all(kind in share and not math.isnan(share[kind].value) for share in shares)
+        if (kind != ATTACKED or pairing.same_bounds)
+        and all(kind in share and not math.isnan(share[kind].value) for share in shares)
     ]
     return f"robust accuracy at epsilon {epsilon:g}: {', '.join(parts)}" if parts else ""
 
@@ -431,6 +510,11 @@ def notes(pairings: Sequence[Sequence[Pairing]], letters: Sequence[str]) -> list
                 found.append(
                     f"note: {pairing.unpaired} inputs are in one of A and {letter} only, norm {pairing.norm}, and "
                     "cannot be compared; --correct-only chooses other rows for each model, --index the same"
+                )
+            if not pairing.same_bounds:
+                found.append(
+                    f"note: {bounds_words(*pairing.bounds, ('A', letter))}, so attacks are not compared in norm "
+                    f"{pairing.norm}: they search different regions; score both models with the same --bounds"
                 )
             if pairing.capped > MOST_CAPPED * max(1, pairing.difference.count):
                 found.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
@@ -12,7 +12,7 @@ from scipy import stats
 
 from cleverscore.errors import InputError, SettingError
 from cleverscore.norms import numbers_by_norm
-from cleverscore.reporting.compare import Change, Pairing, compare, sentence
+from cleverscore.reporting.compare import Change, Pairing, bounds_words, compare, sentence
 from cleverscore.reporting.findings import Findings, NormFindings, without_misclassified
 from cleverscore.reporting.robust_accuracy import ATTACKED, CERTIFIED, ESTIMATED, check_norms
 from cleverscore.scores.text_table import number
@@ -44,8 +44,8 @@ class Thresholds:
     max_violations  the largest allowed share of attacked inputs with a score above the attack.
     min_robust      pairs (share, epsilon): the smallest allowed robust accuracy at epsilon.
     min_accuracy    the smallest allowed accuracy; None for no such check.
-    max_drop        the largest allowed relative drop of the mean score from the baseline; None to check instead whether
-                    the baseline is more robust.
+    max_drop        "mean" or "median", and its largest allowed relative drop from the baseline; None to check instead
+                    whether the baseline is more robust.
     """
 
     min_median: dict[str, float] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Thresholds:
     max_violations: dict[str, float] = field(default_factory=dict)
     min_robust: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     min_accuracy: float | None = None
-    max_drop: float | None = None
+    max_drop: tuple[str, float] | None = None
 
     def __bool__(self) -> bool:
         return self != Thresholds()
@@ -88,6 +88,18 @@ def parse_share(value: str, option: str) -> float:
     if not 0.0 <= share <= 1.0:
         raise SettingError(f"{option} {value!r}: give a share such as 10% or 0.1")
     return share
+
+
+def parse_drop(value: str, option: str) -> tuple[str, float]:
+    """Parse the largest allowed drop of the mean or the median: mean:10% or median:10%.
+
+    >>> parse_drop("median:10%", "--max-drop")
+    ('median', 0.1)
+    """
+    what, colon, share = value.strip().partition(":")
+    if what not in ("median", "mean") or not colon:
+        raise SettingError(f"{option} {value!r}: write median:SHARE or mean:SHARE, such as median:10%")
+    return what, parse_share(share, option)
 
 
 def parse_robust(values: Sequence[str], option: str) -> dict[str, list[tuple[float, float]]]:
@@ -188,7 +200,7 @@ def _of_norm(norm: NormFindings, thresholds: Thresholds) -> list[Check]:
             f"median {at_radius}{number(middle.value)} ({number(middle.low)} to {number(middle.high)}), at least "
             f"{least:g} asked{_beyond(least, norm)}"
         )
-        made.append(Check(f"l{norm.name} median score", _reached(middle.value, least, norm), words))
+        made.append(Check(f"l{norm.name} median score ({norm.method})", _reached(middle.value, least, norm), words))
     least = _limit(thresholds.min_score, norm)
     if least is not None:
         below = [score for score in norm.known if not score.counted >= least]
@@ -200,7 +212,7 @@ def _of_norm(norm: NormFindings, thresholds: Thresholds) -> list[Check]:
         if missing:
             words += f"; {missing} inputs have no score"
         result = Result.FAIL if missing or not len(known) else _reached(smallest, least, norm)
-        made.append(Check(f"l{norm.name} smallest score", result, words))
+        made.append(Check(f"l{norm.name} smallest score ({norm.method})", result, words))
     for share, epsilon in [*thresholds.min_robust.get("", []), *thresholds.min_robust.get(norm.name, [])]:
         made.append(_robust(norm, share, epsilon))
     most = _limit(thresholds.max_violations, norm)
@@ -255,26 +267,44 @@ def _violations(norm: NormFindings, most: float) -> Check:
             f"--max-violations needs attacks beside the scores, and the run has none in the norm {norm.name}; add "
             "them with: cleverscore score ... --attack best"
         )
-    name = f"l{norm.name} scores above the attack"
+    name = f"l{norm.name} scores ({norm.method}) above the attack"
     if math.isnan(rate):
         return Check(name, Result.UNDECIDED, "no attack succeeded, so there is nothing to hold the scores against")
     words = f"{rate:.1%} of attacked inputs score above their attack, at most {most:.1%} allowed"
     return Check(name, _passed(rate <= most), words)
 
 
-def _baseline(pairing: Pairing, max_drop: float | None) -> list[Check]:
-    """Checks against the baseline: the drop of the means, or whether the baseline is more robust."""
+def _baseline(pairing: Pairing, max_drop: tuple[str, float] | None) -> list[Check]:
+    """Checks against the baseline: the drop of means or medians, or whether the baseline is more robust."""
     if max_drop is not None:
-        made = [drop_check(f"l{pairing.norm} mean score", pairing.change, max_drop, pairing.same_scores)]
-        if pairing.attack_change is not None:
-            made.append(drop_check(f"l{pairing.norm} mean of the best attack", pairing.attack_change, max_drop, False))
-        return made
-    words = sentence(pairing, ("the baseline", "this run"))
+        of, most = max_drop
+        name = f"l{pairing.norm} {of} score ({pairing.method})"
+        made = [drop_check(name, pairing.score_change(of), most, pairing.same_scores)]
+        attack, name = pairing.attack_change(of), f"l{pairing.norm} {of} of the best attack"
+        if attack is not None:
+            made.append(drop_check(name, attack, most, False))
+        elif not pairing.same_bounds and pairing.both_attacked:
+            words = "score both models with the same --bounds"
+            made.append(Check(f"{name}, drop against the baseline", Result.UNDECIDED, words))
+    else:
+        made = [_not_less_robust(pairing)]
+    remarks = ""
+    if pairing.unpaired:
+        before, now = pairing.counts
+        remarks += f"; compared on {len(pairing.ids)} of {now} inputs (the baseline has {before})"
+    if not pairing.same_bounds:
+        bounds = bounds_words(*pairing.bounds, ("the baseline", "this run"))
+        remarks += f"; {bounds}, so attacks are not compared"
+    return [replace(check, text=check.text.removesuffix(".") + remarks) if remarks else check for check in made]
+
+
+def _not_less_robust(pairing: Pairing) -> Check:
     name = f"l{pairing.norm} not less robust than the baseline"
     if pairing.verdict or not (pairing.same_model or pairing.same_scores):
         result = {1: Result.PASS, -1: Result.FAIL, 0: Result.UNDECIDED}[pairing.verdict]
-        return [Check(name, result, words)]
-    return [Check(name, Result.PASS, "the model is that of the baseline" if pairing.same_model else "equal scores")]
+        return Check(name, result, sentence(pairing, ("the baseline", "this run")))
+    equal = f"equal scores ({pairing.method})"
+    return Check(name, Result.PASS, "the model is that of the baseline" if pairing.same_model else equal)
 
 
 def drop_check(name: str, change: Change, most: float, same: bool) -> Check:

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from cleverscore.errors import InputError, LoadError, SettingError
+from cleverscore.errors import InputError, LoadError
 from cleverscore.norms import norm_name
 from cleverscore.reporting.compare import Change
 from cleverscore.reporting.files import write_file
-from cleverscore.reporting.gate import Check, drop_check, parse_share
+from cleverscore.reporting.gate import Check, drop_check, parse_drop
 from cleverscore.scores.score import Scores
 
 FORMAT = 1
@@ -27,10 +27,7 @@ def parse_compare_fail(value: str) -> tuple[str, float]:
     >>> parse_compare_fail("median:10%")
     ('median', 0.1)
     """
-    what, colon, share = value.partition(":")
-    if what not in ("median", "mean") or not colon:
-        raise SettingError(f"--clever-compare-fail={value}: write median:SHARE or mean:SHARE, such as median:10%")
-    return what, parse_share(share, "--clever-compare-fail")
+    return parse_drop(value, "--clever-compare-fail")
 
 
 def baseline_path(folder: Path, test: str) -> Path:

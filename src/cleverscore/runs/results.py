@@ -38,7 +38,7 @@ class StudyConfig:
     blocks: int = 500
     block_size: int = 1024
     seed: int = 0
-    method: str = "paper"  # one, or several as in "paper,sharp"; the first one's scores are those that are judged
+    method: str = "paper"  # one, or several as in "paper,sharp"
     region: str = "ball"
     tolerance: float | None = None
     budget: str | None = None

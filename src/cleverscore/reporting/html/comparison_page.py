@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cleverscore.reporting.compare import Change, Pairing, curve_words, letter_of, notes, sentence
+from cleverscore.reporting.compare import Change, Pairing, curve_words, equal_words, letter_of, notes, sentence
 from cleverscore.reporting.findings import Findings
 from cleverscore.reporting.html.columns import curve_of, method_words
 from cleverscore.reporting.html.packing import pack
@@ -107,6 +107,8 @@ def _verdict(letter: str, pairing: Pairing) -> str:
     """The verdict on one pair of runs in one norm: which is more robust, a table of measures, and the sentence."""
     better = {1: f"{letter} is more robust than A", -1: f"A is more robust than {letter}"}
     title = better.get(pairing.verdict, f"It cannot be told whether {letter} is more robust than A")
+    if not pairing.verdict and pairing.same_scores:
+        title = equal_words(pairing, ("A", letter))
     if pairing.verdict:
         speaking = [_kind(kind) for kind, says in pairing.verdicts.items() if says]
         title += f", by {', '.join(speaking)}"

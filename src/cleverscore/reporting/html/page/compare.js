@@ -28,10 +28,10 @@ function changedTable(doc, arrays, pair, names) {
 setUpTheme();
 unpack($("data").textContent).then(([doc, arrays]) => {
   doc.pairs.forEach((pair, k) => {
-    if (!pair.most.length) return;
+    if (!arrays[`${k}.first`].length) return;
     const names = ["A", pair.letter];
     const chart = captioned("Circles above the diagonal: more robust in the second; triangles below: less", scatterChart(arrays[`${k}.first`], arrays[`${k}.second`], names, pair.norm, `${pair.method} score`));
-    const list = make("figure", {}, make("figcaption", {}, "Inputs that changed most"), make("div", { class: "scroll" }, changedTable(doc, arrays, pair, names)));
+    const list = make("figure", {}, make("figcaption", {}, pair.most.length ? "Inputs that changed most" : "No score changed"), make("div", { class: "scroll" }, changedTable(doc, arrays, pair, names)));
     const heading = make("h3", {}, `A and ${pair.letter}, l${pair.norm} norm`);
     $("pairs").append(heading);
     if (pair.robust) {
