@@ -11,6 +11,7 @@ import numpy as np
 
 from cleverscore.brackets.records import AttackRecord, CertificateRecord
 from cleverscore.brackets.run_bounds import bracketed, target_or_any
+from cleverscore.estimators.ascent.radial_profile import RadialProfile
 from cleverscore.estimators.measurements import Measurements
 from cleverscore.norms import norm_name
 from cleverscore.runs.results import StudyConfig, kept_of_estimators, stored_scores
@@ -35,15 +36,20 @@ def made_run(
     seed: int = 0,
     noise_seed: int | None = None,
     fingerprint: str = "",
+    sharp: float | None = None,
     **meta: Any,
 ) -> Path:
-    """A run whose margins depend on `seed` and `factor`, and whose block maxima on `noise_seed`."""
+    """A run whose margins depend on `seed` and `factor`, and whose block maxima on `noise_seed`.
+
+    With `sharp`, the run has method sharp besides paper, with scores of about this share of the paper's.
+    """
     config = StudyConfig(
         model, data, norms, targets, blocks=blocks, block_size=8, seed=noise_seed or 0,
         model_fingerprint=fingerprint or model, data_fingerprint="data",
+        method="paper" if sharp is None else "paper,sharp",
     )  # fmt: skip
     content = {"config": asdict(config), "used": {"bounds": [0, 1]}, "versions": versions(), "command": None}
-    content |= kept_of_estimators({norm: config.settings(norm) for norm in norms})
+    content |= kept_of_estimators({name: config.settings(*series) for name, series in config.series().items()})
     made = np.random.default_rng(seed)
     noise = np.random.default_rng([seed, 1 if noise_seed is None else noise_seed])
     with Store.create(folder, {**content, "class_names": names, "inputs": inputs, **meta}) as store:
@@ -62,6 +68,16 @@ def made_run(
                     i, label, predicted, others, margins, maxima, (8,) * count, 0.1, ("all blocks",) * count
                 )
                 store.append([StoredBlocks(norm, item)])
+                if sharp is not None:
+                    profiles = tuple(
+                        RadialProfile(r, r, math.inf, np.array([margin]), (1.0,), 9, "ascended")
+                        for margin, r in ((margin, sharp * margin / scale) for margin in margins)
+                    )
+                    nothing = (np.empty(0),) * count
+                    found = Measurements(
+                        i, label, predicted, others, margins, nothing, (0,) * count, 0.1, ("settled",) * count, profiles
+                    )
+                    store.append([StoredBlocks(f"{norm}/sharp", found)])
         if pictures:
             rows, columns = np.mgrid[0:12, 0:12]
             store.append_pictures(

@@ -91,13 +91,19 @@ def methods_text(bracket: Bracket) -> str:
     """The text about several methods: the table, the medians of each norm, and remarks on how reliable they are."""
     brackets = (bracket, *bracket.others)
     words = [_medians(bracket, p) for p in sorted({row.p for row in bracket.rows})]
-    words += _disagreements(brackets)
+    return "\n".join([_methods_table(brackets), "", *words, *methods_remarks(bracket)])
+
+
+def methods_remarks(bracket: Bracket) -> list[str]:
+    """How reliable the scores of several methods are, one sentence each; it names the method unless all share it."""
+    brackets = (bracket, *bracket.others)
     told: dict[str, list[str]] = {}  # what holds for all methods is said once
     for each in brackets:
         for line in remarks(each.rows, fits=False):
             told.setdefault(line, []).append(each.title)
-    words += [line if len(titles) == len(brackets) else f"{titles[0]}: {line}" for line, titles in told.items()]
-    return "\n".join([_methods_table(brackets), "", *words])
+    return _disagreements(brackets) + [
+        line if len(titles) == len(brackets) else f"{', '.join(titles)}: {line}" for line, titles in told.items()
+    ]
 
 
 def _methods_table(brackets: tuple[Bracket, ...]) -> str:

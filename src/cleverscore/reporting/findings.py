@@ -52,6 +52,7 @@ class NormFindings:
     method      the method of `per_input`: sharp if the run has it, else the first one.
     by_method   the smallest score of each input by every method of the run.
     upper       the best attack's distortion, NaN if none was run, infinite if all failed.
+    uppers      the same for the scores of every method, whose targets may differ.
     certified   the certified radius, NaN without a certificate.
     targets     the scores of each input for all its target classes.
     """
@@ -65,6 +66,7 @@ class NormFindings:
     targets: tuple[tuple[Score, ...], ...]
     method: str = ""
     by_method: Mapping[str, tuple[Score | None, ...]] = field(default_factory=dict)
+    uppers: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def sampled(self) -> NormFindings:
@@ -144,6 +146,7 @@ class NormFindings:
             self, per_input=kept(self.per_input), upper=self.upper[list(keep)], certified=self.certified[list(keep)],
             attacks=kept(self.attacks), targets=kept(self.targets),
             by_method={name: kept(per_input) for name, per_input in self.by_method.items()},
+            uppers={name: upper[list(keep)] for name, upper in self.uppers.items()},
         )  # fmt: skip
 
     @property
@@ -165,8 +168,13 @@ class NormFindings:
 
     @property
     def violation_rate(self) -> float:
-        """Share of attacked inputs whose score lies above the attack; NaN without attacks."""
+        """Share of attacked inputs whose score by `method` lies above the attack; NaN without attacks."""
         return share_above_attack(self.column("value"), self.upper)
+
+    def violation_rate_of(self, method: str) -> float:
+        """Share of attacked inputs whose score by one of the run's methods lies above the attack."""
+        values = [math.nan if score is None else score.value for score in self.by_method[method]]
+        return share_above_attack(np.array(values), self.uppers[method])
 
     @property
     def certified_share(self) -> float:
@@ -198,6 +206,7 @@ class Findings:
     unfinished  the progress of an unfinished run, as text; None if it is finished.
     excluded    a text that says that misclassified inputs were left out; empty if they are included with score 0.
     adversarials    the nearest adversarial input by (input, norm): its distance, its class, its picture.
+    methods_remarks     the remarks below the table of a run with several methods.
     """
 
     config: StudyConfig
@@ -211,6 +220,7 @@ class Findings:
     unfinished: str | None = None
     excluded: str = ""
     adversarials: Mapping[tuple[int, str], tuple[float, int, Picture]] = field(default_factory=dict)
+    methods_remarks: tuple[str, ...] = ()
 
     @property
     def accuracy(self) -> Share:
@@ -265,7 +275,16 @@ def findings(store: Store, *, maxima: bool = True) -> Findings:
         unfinished=what_is_missing(store),
         excluded=_excluded(config, meta),
         adversarials=store.adversarials(),
+        methods_remarks=_methods_remarks(bracket),
     )
+
+
+def _methods_remarks(bracket: Bracket | None) -> tuple[str, ...]:
+    if bracket is None or not bracket.others:
+        return ()
+    from cleverscore.brackets.tables import methods_remarks  # with it comes torch
+
+    return tuple(methods_remarks(bracket))
 
 
 def _excluded(config: StudyConfig, meta: Mapping[str, Any]) -> str:
@@ -290,6 +309,7 @@ def _norm(rule: ScoreRule, scores: Scores, bracket: Bracket | None, places: Mapp
     return NormFindings(
         p, rule.radius, tuple(per_input), upper, certified, attacks, tuple(map(tuple, targets)), method,
         {name: tuple(of) for name, of in methods.items()},
+        {name: _bounds(bracket, of)[0] for name, of in methods.items()},
     )  # fmt: skip
 
 

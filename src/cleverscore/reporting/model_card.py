@@ -132,7 +132,7 @@ def _line(norm: NormFindings, method: str) -> str:
         number(min(values.tolist(), default=math.nan), 3),
         number(norm.attack_median.value, 3),
         _share(norm.certified_share),
-        _share(norm.violation_rate),
+        _share(norm.violation_rate_of(method)),
     ]
     return f"| {' | '.join(cells)} |"
 

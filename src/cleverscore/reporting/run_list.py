@@ -46,14 +46,23 @@ def listed(folder: Path) -> list[ListedRun]:
     for depth in range(DEEPEST + 1):
         for path in folder.glob("*/" * depth + FILE_NAME):
             place = path.parent
-            files = (path.with_name(path.name + suffix) for suffix in ("", "-wal"))
-            changed = max(file.stat().st_mtime for file in files if file.exists())
+            changed = _changed(path)
             try:
                 with Store.open(place) as store:
                     found.append(ListedRun(place, changed, run_summary(findings(store, maxima=False))))
             except CleverError as error:
                 found.append(ListedRun(place, changed, {}, str(error)))
     return sorted(found, key=lambda run: -run.changed)
+
+
+def _changed(path: Path) -> float:
+    """When something was last written to a run; a reader leaves an empty log behind, which does not count."""
+    changed = path.stat().st_mtime
+    try:
+        log = path.with_name(path.name + "-wal").stat()
+    except FileNotFoundError:
+        return changed
+    return max(changed, log.st_mtime) if log.st_size else changed
 
 
 def runs_table(runs: list[ListedRun], now: float | None = None) -> str:

@@ -49,7 +49,6 @@ def _norm(norm: NormFindings, epsilons: Mapping[str, Sequence[float]]) -> dict[s
         "methods": {name: _method(norm, name) for name in norm.by_method},
         "attack_median": _interval(norm.attack_median),
         "certified_median": _interval(norm.certified_median),
-        "score_above_attack": _known(norm.violation_rate),
         "certified_above_0": _known(norm.certified_share),
         **({"at": at} if wanted else {}),
         "robust_accuracy": None if curves is None else curves.to_dict(),
@@ -66,6 +65,7 @@ def _method(norm: NormFindings, name: str) -> dict[str, Any]:
         "smallest": _known(float(values.min(initial=math.inf))),
         "at_the_radius": sum(score.capped for score in scores),
         "without_score": len(scores) - len(values),
+        "score_above_attack": _known(norm.violation_rate_of(name)),
     }
 
 

@@ -154,8 +154,8 @@ def remarks(scores: Sequence[Score], *, could_eliminate: bool = False, fits: boo
     if wrong:
         count = len({score.input for score in scores})
         lines.append(
-            f"* {wrong} of {count} inputs are misclassified: they count as 0 in mean, median and smallest (the lines "
-            "above are for the class that the model predicts)"
+            f"* {wrong} of {count} inputs are misclassified: they count as 0 in mean, median and smallest (their "
+            "scores are for the class that the model predicts)"
         )
     capped = sum(score.capped for score in scores)
     if capped:

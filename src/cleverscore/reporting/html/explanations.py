@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cleverscore.reporting.findings import Findings, NormFindings
+from cleverscore.reporting.html.columns import method_words
 from cleverscore.tails import FitOutcome
 
 
@@ -101,6 +102,8 @@ def headline(norm: NormFindings) -> str:
         f"Half of the {count} inputs are classified correctly and keep their class under every change shorter than "
         f"{at_least}{median:.3g} in the l{norm.name} norm, as estimated"
     )
+    if norm.other is not None:
+        words += f" by {method_words(norm.method)}"
     attack, proof = norm.attack_median.value, norm.certified_median.value
     if math.isfinite(attack):
         words += f"; attacks change half of them within {attack:.3g}"

@@ -112,7 +112,7 @@ def _card(norm: NormFindings) -> str:
         ("smallest", number(min(counted.tolist(), default=math.nan), 3)),
         ("radius", f"{norm.radius:g}"),
         ("certified above 0", _share(norm.certified_share)),
-        ("score above attack", _share(norm.violation_rate)),
+        ("score above attack", _above_attack(norm)),
     ]
     items = "".join(f"<div><dt>{term(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in details)
     medians: list[tuple[str, Interval, bool]] = []
@@ -126,6 +126,14 @@ def _card(norm: NormFindings) -> str:
         f'<div class="card"><h3>l{escape(norm.name)} norm: medians over inputs</h3><dl class="medians">{cells}</dl>'
         f'<p class="note">{escape(headline(norm))}</p><dl class="values">{items}</dl></div>'
     )
+
+
+def _above_attack(norm: NormFindings) -> str:
+    """The share of scores above their attacks; with several methods, that of each."""
+    shares = {method: norm.violation_rate_of(method) for method in norm.by_method}
+    if len(shares) < 2 or all(map(math.isnan, shares.values())):
+        return _share(norm.violation_rate)
+    return ", ".join(f"{method_words(method)} {_share(share, 'unknown')}" for method, share in shares.items())
 
 
 def _median(name: str, found: Interval, radius: float) -> str:
@@ -143,10 +151,14 @@ def _share(value: float, unknown: str = "not asked for") -> str:
 
 
 def _remarks(notes: Iterable[Remark], found: Findings) -> str:
-    parts = []
+    parts = [f'<p class="remark">{escape(line)}</p>' for line in found.methods_remarks]
     for note in notes:
         places = {place: count for place, count in note.counts.items() if count}
-        where = ", ".join(f"l{found.norms[place].name}: {count}" for place, count in places.items())
+        of = [f"{method_words(found.norms[place].method)}, " if found.norms[place].other else "" for place in places]
+        where = ", ".join(
+            f"{method}l{found.norms[place].name}: {count}"
+            for method, (place, count) in zip(of, places.items(), strict=True)
+        )
         buttons = "".join(
             f'<button type="button" class="needs-program" data-norm="{place}" data-flag="{escape(str(note.flag))}">'
             f"Show {count} in l{escape(found.norms[place].name)}</button>"
