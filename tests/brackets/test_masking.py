@@ -148,7 +148,12 @@ def test_scores_above_an_attack_are_a_sign(images: torch.Tensor) -> None:
     attacks = [SimpleNamespace(l1=far, l2=far, linf=far), SimpleNamespace(l1=far, l2=near, linf=far)]
     assert cs.masking_signs(classifier, images, scores, attacks[0]) == ()
     (sign,) = cs.masking_signs(classifier, images, scores, attacks)
-    assert sign.kind == "above_attack" and sign.inputs == (12,) and sign.evidence == pytest.approx(100.0) and "100.0%" in str(sign)
+    assert (
+        sign.kind == "above_attack"
+        and sign.inputs == (12,)
+        and sign.evidence == pytest.approx(100.0)
+        and "100.0%" in str(sign)
+    )
 
 
 def test_other_norms_are_measured_from_the_adversarial_input() -> None:
