@@ -243,6 +243,13 @@ def _cell(row: dict[str, Any], method: str, name: str, form: str) -> str:
     return "" if found is None or math.isnan(found[name]) else format(found[name], form)
 
 
+def _criteria_table(group: str, found: Sequence[dict[str, Any]]) -> list[str]:
+    if not found:
+        return []
+    rows = (f"| {c['criterion']} | {c['value']} | {WORDS[c['holds']]} |" for c in found)
+    return [f"| what the sharp score is held to, {group} | found | holds |", "|---|---|---|", *rows, ""]
+
+
 def markdown(result: dict[str, Any]) -> str:
     lines = [
         "<!-- written by: python -m benchmarks.agreement -->",
@@ -250,9 +257,7 @@ def markdown(result: dict[str, Any]) -> str:
         "distance that any attack found, without the input box; ratio is score / referee, above the share of scores "
         "larger than the referee. Networks marked * are held out: nothing was tuned on them.",
         "",
-        "| what the sharp score is held to | found | holds |",
-        "|---|---|---|",
-        *(f"| {c['criterion']} | {c['value']} | {WORDS[c['holds']]} |" for c in result["criteria"]),
+        *(line for group, found in result["criteria"].items() for line in _criteria_table(group, found)),
         "",
         "Rank correlation (Spearman) with the referee. IQR / median is that of the referee's distances: where it is "
         "small, there is little to rank.",
@@ -356,7 +361,10 @@ def summarise(arguments: argparse.Namespace) -> None:
         return
     result = {
         "inputs": arguments.inputs,
-        "criteria": criteria(rows),
+        "criteria": {
+            group: criteria([row for row in rows if (row["norm"] == "1") == (group == "l1")])
+            for group in ("l2 and linf", "l1")
+        },
         "sources": sorted({text for row in rows for found in row["methods"].values() for text in found["sources"]}),
         "rows": rows,
     }

@@ -208,8 +208,9 @@ class ProfileSearch:
 
     def _profile(self, t: int) -> RadialProfile:
         target, distance = self.targets[t], self._distance(t)
+        low = target.low * (1.0 - self.crossings.unseen(t))
         return RadialProfile(
-            distance, min(target.low, distance), target.upper, target.falls, EDGES[: len(target.falls)],
+            distance, min(low, distance), target.upper, target.falls, EDGES[: len(target.falls)],
             math.ceil(target.gradients), self._outcome(t).value,
         )  # fmt: skip
 
