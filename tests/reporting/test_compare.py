@@ -11,7 +11,8 @@ import torch
 
 import cleverscore as cs
 from cleverscore.errors import InputError
-from cleverscore.reporting.compare import compare, sentence
+from cleverscore.reporting.compare import compare
+from cleverscore.reporting.comparison_text import sentence
 from cleverscore.reporting.findings import findings
 from cleverscore.runs.results import StudyConfig
 from cleverscore.runs.store import Store

@@ -74,7 +74,7 @@ def report(run: Path, out: Path | None, serve: bool, port: int) -> None:
 def compare(runs: tuple[Path, ...], out: Path | None, most: int, level: float, exclude_misclassified: bool) -> None:
     """Say whether B is more robust than A, on the inputs that both runs have; more runs are each compared with A."""
     from cleverscore.reporting.compare import compare as compare_findings
-    from cleverscore.reporting.compare import comparison_text
+    from cleverscore.reporting.comparison_text import comparison_text
     from cleverscore.reporting.html.comparison_page import comparison_page
     from cleverscore.reporting.html.report import write_page
 

@@ -12,7 +12,8 @@ from scipy import stats
 
 from cleverscore.errors import InputError, SettingError
 from cleverscore.norms import numbers_by_norm
-from cleverscore.reporting.compare import Change, Pairing, bounds_words, compare, sentence
+from cleverscore.reporting.compare import Change, Pairing, bounds_words, compare
+from cleverscore.reporting.comparison_text import sentence
 from cleverscore.reporting.findings import Findings, NormFindings, without_misclassified
 from cleverscore.reporting.robust_accuracy import ATTACKED, CERTIFIED, ESTIMATED, check_norms
 from cleverscore.scores.text_table import number

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cleverscore.reporting.compare import Change, Pairing, curve_words, equal_words, letter_of, notes, sentence
+from cleverscore.reporting.compare import Change, Pairing
+from cleverscore.reporting.comparison_text import curve_words, equal_words, letter_of, notes, sentence
 from cleverscore.reporting.findings import Findings
 from cleverscore.reporting.html.columns import curve_of, method_words
 from cleverscore.reporting.html.packing import pack
