@@ -1,9 +1,10 @@
 """The search for the nearest crossings of one input; a crossing is a point where a target class wins.
 
 1. A descent from the input towards every target finds a crossing, whose distance is the first upper limit.
-2. Rounds of descents from points at many distances, near and far, and from around the nearest crossings search for
+2. In l1, all moves of a single coordinate are tried (`corners`).
+3. Rounds of descents from points at many distances, near and far, and from around the nearest crossings search for
    nearer ones, until enough groups of starts found the same crossing (`descent_starts`).
-3. The nearest crossings are refined.
+4. The nearest crossings are refined.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from cleverscore.estimators.ascent.boundary_descent import FAR, NEAR, Cut, Schedule, descend_halving
+from cleverscore.estimators.ascent.corners import corner_gradients, sparse_moves
 from cleverscore.estimators.ascent.descent_starts import (
     CUTS,
     MOST_FAR_GROUPS,
@@ -26,11 +28,11 @@ from cleverscore.estimators.ascent.descent_starts import (
     Group,
     descent_gradients,
     groups,
+    sparse,
 )
 from cleverscore.estimators.ascent.margin_rows import ANY, MarginRows
 from cleverscore.estimators.stop_reason import StopReason
 from cleverscore.inputs.balls import LpBall
-from cleverscore.inputs.projections import steepest
 from cleverscore.models.margin_gradients import dual_norms
 from cleverscore.norms import dual_exponent
 
@@ -56,6 +58,8 @@ FIRST_CUTS = (Cut(0.3, 1 / 2), Cut(0.6, 1 / 2))
 # A target is out when its nearest crossing, and the one that its gradient at the input promises, are more than so many
 # times as far as the nearest of all targets: after the first descents, and after all.
 SLACK = (3.0, 1.4)
+# Corners of the l1 ball are searched again while crossings get nearer by this share, so often at most.
+MOST_SWEEPS, NEARER = 3, 0.02
 TINY = 1e-30
 START_BLOCK = 2**40  # random starts come from blocks that no sampling reaches
 SMALL_JUMPS = 2**20  # the number of their directions, which no group has
@@ -74,7 +78,7 @@ class TargetSearch:
 
     distances   distances of the crossings that descents found, nearest first; `crossings` has the offsets of the
                 nearest.
-    downhill    the direction of norm 1 in which the margin decreases fastest at the input.
+    gradient    of the margin at the input.
     far         the crossings that far groups of this target found.
     value       the distance at the current stage; with `finished`, at the last stage.
     low, falls  `low` and `falls` of the radial profile.
@@ -84,7 +88,7 @@ class TargetSearch:
     margin: float
     distances: list[float] = field(default_factory=list)
     crossings: list[torch.Tensor] = field(default_factory=list)
-    downhill: torch.Tensor | None = None
+    gradient: torch.Tensor | None = None
     far: FarGroups = field(default_factory=FarGroups)
     value: float = math.inf
     low: float = math.nan
@@ -137,7 +141,7 @@ class Directions:
             dim=self.like.numel(), count=count, seed=self.seed, input_id=self.input_id, block=START_BLOCK + number,
             tile=0,
         ).to(self.like)  # fmt: skip
-        return unit(drawn, self.p)
+        return unit(sparse(drawn, number) if self.p == 1.0 else drawn, self.p)
 
 
 def unit(offsets: torch.Tensor, p: float) -> torch.Tensor:
@@ -168,6 +172,7 @@ class CrossingSearch:
     factor          multiplies the number of starts in a group.
     affords         a function: whether this many more gradients are within the budget.
     far             like `far` of a target, for groups that descend towards any target; `settled_any` likewise.
+    swept           the distances at which corners were searched, by target.
     """
 
     x: torch.Tensor
@@ -185,6 +190,7 @@ class CrossingSearch:
     affords: Callable[[float], bool]
     far: FarGroups = field(default_factory=FarGroups)
     settled_any: bool = False
+    swept: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.places = {target: t for t, target in enumerate(self.classes)}
@@ -220,12 +226,14 @@ class CrossingSearch:
         self._from_input()
         self._leave_out(SLACK[0])
         broken = set(self.rows.broken)
+        self._sweep_corners(reserve)
         for number in range(self.most_rounds):
             work = self._round(number)
             left = reserve * len(self.active)
             if not work or not self.affords(descent_gradients(len(work), DESCENT_STEPS) + left):
                 break
             self._descend(work)
+        self._sweep_corners(reserve)
         # Decided before crossings are refined, which brings them below what groups met.
         self.settled_any = self.far.settled(self.nearest)
         for target in self.targets:
@@ -246,13 +254,40 @@ class CrossingSearch:
         margins, gradients = self.rows.margins_and_gradients(self.x.expand(len(active), *self.x.shape), classes)
         gradients = gradients.flatten(1).nan_to_num(0.0, 0.0, 0.0)
         slopes = dual_norms(gradients, dual_exponent(self.p))
-        moves = -steepest(gradients, self.p)
-        for t, distance, move in zip(active, (margins / slopes.clamp_min(TINY)).tolist(), moves, strict=True):
-            self.targets[t].far.first_order, self.targets[t].downhill = distance, move
+        for t, distance, gradient in zip(active, (margins / slopes.clamp_min(TINY)).tolist(), gradients, strict=True):
+            self.targets[t].far.first_order, self.targets[t].gradient = distance, gradient
         self.far.first_order = min(target.far.first_order for target in self.targets)
         nowhere = torch.zeros(self.x.numel(), dtype=self.x.dtype, device=self.x.device)
         new = [t for t in active if not self.targets[t].crossings]
         self._descend([_Start(t, nowhere) for t in new], cuts=FIRST_CUTS if self.together else ())
+
+    def _sweep_corners(self, reserve: float) -> None:
+        """For p = 1, descend from the most promising corners of the ball that reaches the nearest crossing."""
+        if self.p != 1.0 or not self.active:
+            return
+        for _ in range(MOST_SWEEPS):
+            work: list[_Start] = []
+            for t in (ANY,) if self.together else self.active:
+                upper = self.nearest if t == ANY else self.targets[t].upper
+                if math.isfinite(upper) and upper < (1.0 - NEARER) * self.swept.get(t, math.inf):
+                    if not self.affords(corner_gradients(self.x.numel()) + reserve * len(self.active)):
+                        return
+                    self.swept[t] = upper
+                    work += [_Start(t, offset, len(self.targets) + t) for offset in self._corners(t, upper)]
+            if not work:
+                return
+            self._descend(work, schedule=NEAR, cuts=REFINING_CUTS)
+
+    def _corners(self, t: int, upper: float) -> torch.Tensor:
+        """The most promising corners for a target, or for any."""
+        aim = ANY if t == ANY else self.classes[t]
+        gradient = self.targets[self._aims()[0] if t == ANY else t].gradient
+        assert gradient is not None
+
+        def margins(points: torch.Tensor) -> torch.Tensor:
+            return self.rows.margins(points, torch.full((len(points),), aim, device=points.device))
+
+        return sparse_moves(margins, self.x, gradient, upper, self.factor * ANY_STARTS, self.box)
 
     def _round(self, number: int) -> list[_Start]:
         """The starts of a round; none if enough groups found the nearest crossing."""

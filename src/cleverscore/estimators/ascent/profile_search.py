@@ -37,6 +37,7 @@ from cleverscore.estimators.ascent.radial_profile import RadialProfile
 from cleverscore.estimators.budget import Budget
 from cleverscore.estimators.stop_reason import StopReason
 from cleverscore.inputs.balls import LpBall
+from cleverscore.inputs.projections import steepest
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import box_of
 from cleverscore.models.margin_gradients import dual_norms, margin_gradient_norms
@@ -302,7 +303,9 @@ class ProfileSearch:
         directions = []
         for t in places:
             target = self.targets[t]
-            known = [*target.crossings[: max(1, starts - 1)], *([] if target.downhill is None else [target.downhill])]
+            known = target.crossings[: max(1, starts - 1)]
+            if target.gradient is not None:
+                known = [*known, -steepest(target.gradient[None], self.p)[0]]
             first = [unit(torch.stack(known), self.p)] if known else []
             directions.append(torch.cat([*first, drawn[len(known) :]]))
         classes = torch.tensor([self.example.targets[t] for t in places], device=self.x.device)
