@@ -60,7 +60,8 @@ def sparse_moves(
     apart = pairs[:, 0] != pairs[:, 1]  # the two corners of a coordinate cancel each other
     pairs, lengths = pairs[apart], lengths[apart]
     twos = moves.order(pairs, lengths)[:count]
-    return torch.cat([moves.offsets(coordinates[ones], signs[ones] * length), moves.offsets(pairs[twos], lengths[twos])])
+    singles = moves.offsets(coordinates[ones], signs[ones] * length)
+    return torch.cat([singles, moves.offsets(pairs[twos], lengths[twos])])
 
 
 @dataclass(frozen=True)
