@@ -1,18 +1,73 @@
-"""Models whose scores are known in closed form."""
+"""Models whose scores are known in closed form, and the program run in this process."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import itertools
 import math
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
 import cleverscore as cs
 from cleverscore import exact as truth
+from cleverscore.cli.main import main
 from cleverscore.threads import one_thread
+
+ROOT = Path(__file__).parents[1]
+SCORE_DIGITS = ("score", "zoo:mnist-mlp", "zoo:mnist")
+FEW = ["--preset", "paper", "--blocks", "12", "--block-size", "8"]
+
+
+def cleverscore(*arguments: object, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run the program's own entry point in this process: a new one would import torch each time."""
+    out, errors = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
+    before, place = sys.argv, Path.cwd()
+    sys.argv = ["cleverscore", *map(str, arguments)]
+    os.chdir(folder)
+    code: object = 0
+    try:
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(errors),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("default")
+            main()
+    except SystemExit as stop:
+        code = stop.code
+    finally:
+        sys.argv = before
+        os.chdir(place)
+    out.flush()
+    return subprocess.CompletedProcess(sys.argv, int(code or 0), out.buffer.getvalue().decode(), errors.getvalue())
+
+
+def in_a_new_process(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cleverscore", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def rows(run: Path) -> pd.DataFrame:
+    output = cleverscore("export", run).stdout
+    path = run / "rows.csv"
+    path.write_text(output)
+    return pd.read_csv(path, keep_default_na=False, na_values=[""])
 
 
 def affine(dim: int = 6, classes: int = 4, *, seed: int = 0, scale: float = 1.0) -> cs.Classifier:

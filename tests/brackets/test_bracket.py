@@ -17,8 +17,7 @@ from cleverscore.brackets.bracket import COLUMNS, bracket_from
 from cleverscore.brackets.run_bounds import AttackRecord, CertificateRecord, bracketed, checked_attacks, target_or_any
 from cleverscore.runs.store import Store
 from cleverscore.scores.score import COLUMNS as SCORE_COLUMNS
-from tests.cli.test_cli import cleverscore, rows
-from tests.helpers import affine_distance
+from tests.helpers import affine_distance, cleverscore, rows
 
 FEW = {"blocks": 12, "block_size": 8}
 CLI_FEW = ["--preset", "paper", "--blocks", "12", "--block-size", "8"]

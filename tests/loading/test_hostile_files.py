@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 import cleverscore as cs
 from cleverscore.loading.dataset import open_data
-from tests.cli.test_cli import FEW, cleverscore
+from tests.helpers import FEW, cleverscore
 from tests.loading import nets
 from tests.loading.test_dataset import data_set, picture_data_set
 

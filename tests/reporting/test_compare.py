@@ -19,7 +19,7 @@ from cleverscore.runs.store import Store
 from cleverscore.runs.study import Study, fingerprint_model
 from cleverscore.tails.paired_tests import difference
 from tests.browser import Browser
-from tests.cli.test_cli import cleverscore
+from tests.helpers import cleverscore
 from tests.stored_runs import add_bounds, made_run
 
 

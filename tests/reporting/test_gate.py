@@ -20,7 +20,7 @@ from cleverscore.runs.results import StudyConfig, stored_scores
 from cleverscore.runs.schema import StoredBlocks
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import Study
-from tests.cli.test_cli import cleverscore
+from tests.helpers import cleverscore
 from tests.stored_runs import add_bounds, made_run
 
 

@@ -15,8 +15,7 @@ import cleverscore as cs
 from cleverscore.errors import InputError, MissingExtraError
 from cleverscore.reporting.findings import findings
 from cleverscore.runs.store import Store
-from tests.cli.test_cli import cleverscore
-from tests.helpers import affine
+from tests.helpers import affine, cleverscore
 from tests.stored_runs import add_bounds, made_run
 
 X = torch.rand(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

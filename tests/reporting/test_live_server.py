@@ -15,7 +15,7 @@ from cleverscore.reporting.html.live_server import LiveServer
 from cleverscore.runs.schema import StoredBlocks
 from cleverscore.runs.store import Store
 from tests.browser import Browser
-from tests.cli.test_cli import cleverscore
+from tests.helpers import cleverscore
 from tests.stored_runs import made_run
 
 

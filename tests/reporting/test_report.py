@@ -23,7 +23,7 @@ from cleverscore.runs.thumbnails import shrunk_picture, thumbnail
 from cleverscore.tails import FitOutcome, stability
 from cleverscore.tails.paired_tests import median_interval
 from tests.browser import Browser
-from tests.cli.test_cli import SCORE_DIGITS, cleverscore
+from tests.helpers import SCORE_DIGITS, cleverscore
 from tests.stored_runs import add_bounds, made_run
 
 EVIL = [

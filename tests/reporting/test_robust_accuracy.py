@@ -19,7 +19,7 @@ from cleverscore.reporting.findings import findings, without_misclassified
 from cleverscore.reporting.robust_accuracy import Line, RobustAccuracy, Share, parse_epsilons, robust_accuracy
 from cleverscore.runs.store import Store
 from cleverscore.scores.score import Score, Scores
-from tests.cli.test_cli import cleverscore
+from tests.helpers import cleverscore
 from tests.stored_runs import add_bounds, made_run
 
 

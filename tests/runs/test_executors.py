@@ -21,7 +21,7 @@ from cleverscore.runs.shards import WorkerContext, plan
 from cleverscore.runs.signals import Stop, stopping
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import Study
-from tests.cli.test_cli import ROOT, cleverscore
+from tests.helpers import ROOT, cleverscore
 from tests.runs.studies import COSTS, INPUTS, maxima, run, study, table
 
 

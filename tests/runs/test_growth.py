@@ -16,7 +16,7 @@ from cleverscore.runs.growth import Growth
 from cleverscore.runs.results import StudyConfig, stored_scores, what_is_missing
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import Study
-from tests.cli.test_cli import cleverscore
+from tests.helpers import cleverscore
 from tests.stored_runs import made_run
 
 IMAGES = np.random.default_rng(0).random((12, 6), np.float32)

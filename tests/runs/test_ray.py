@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from cleverscore.runs.store import Store
-from tests.cli.test_cli import ROOT, SCORE_DIGITS, cleverscore, in_a_new_process
+from tests.helpers import ROOT, SCORE_DIGITS, cleverscore, in_a_new_process
 from tests.runs.studies import maxima, run, table
 
 

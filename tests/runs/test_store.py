@@ -16,7 +16,7 @@ from cleverscore.errors import CleverError, StoreError
 from cleverscore.runs.results import stored_scores
 from cleverscore.runs.schema import StoredBlocks, measurements_of
 from cleverscore.runs.store import Store
-from tests.cli.test_cli import ROOT, SCORE_DIGITS, cleverscore
+from tests.helpers import ROOT, SCORE_DIGITS, cleverscore
 from tests.runs.studies import run, study, table
 from tests.stored_runs import made_run
 

@@ -17,7 +17,7 @@ from cleverscore.models.input_box import Moves
 from cleverscore.models.margin_gradients import margin_gradient_norms
 from cleverscore.norms import dual_exponent
 from cleverscore.runs.store import Store
-from tests.cli.test_cli import cleverscore
+from tests.helpers import cleverscore
 
 NORMS = [1.0, 2.0, math.inf]
 FEW = {"blocks": 24, "block_size": 32, "progress": False}

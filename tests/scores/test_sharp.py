@@ -20,7 +20,7 @@ from cleverscore.estimators.measurements import Measurements
 from cleverscore.estimators.stop_reason import StopReason
 from cleverscore.runs.schema import StoredBlocks, measurements_of, part_row
 from cleverscore.scores.score import COLUMNS
-from tests.cli.test_cli import cleverscore, rows
+from tests.helpers import cleverscore, rows
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ import torch
 
 from cleverscore.attacks.attack import AttackFunction
 from cleverscore.brackets.agreement import above_attack, below_certificate, share_above_attack, share_certified
-from cleverscore.brackets.masking import Sign, masking_signs, sign_above_attack
+from cleverscore.brackets.masking import Sign, probed_signs, sign_above_attack
 from cleverscore.brackets.records import AttackRecord, CertificateRecord
 from cleverscore.brackets.run_bounds import (
     bracketed,
@@ -26,6 +26,7 @@ from cleverscore.brackets.run_bounds import (
     target_or_any,
 )
 from cleverscore.brackets.tables import bracket_summary, bracket_table, methods_text
+from cleverscore.inputs.balls import LpBall
 from cleverscore.models.classifier import Classifier, checked_classifier
 from cleverscore.models.input_box import box_of
 from cleverscore.scores.score import Score, Scores
@@ -237,11 +238,17 @@ def bracket_from(
 
 
 def network_signs(
-    classifier: Classifier, images: Mapping[int, torch.Tensor], *, p: float, radius: float
+    classifier: Classifier,
+    images: Mapping[int, torch.Tensor],
+    *,
+    p: float,
+    radius: float,
+    most_seconds: float = math.inf,
 ) -> tuple[Sign, ...]:
-    """Signs of masking around a few of the inputs; does not need scores."""
+    """Signs of masking around a few of the inputs, fewer after `most_seconds`; does not need scores."""
     few = list(images)[:: math.ceil(len(images) / PROBED_INPUTS)]
-    return masking_signs(classifier, torch.stack([images[i] for i in few]), p=p, radius=radius, ids=few)
+    x = torch.stack([images[i] for i in few])
+    return probed_signs(classifier, x, LpBall(p, radius), ids=few, most_seconds=most_seconds)
 
 
 def signs_of(

@@ -7,6 +7,7 @@ A score is built from gradients, so a network that hides them gets a high score 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -110,6 +111,25 @@ def masking_signs(
                 f"there are {len(scores)} scores for {len(images)} inputs; pass the inputs that were scored"
             )
     ball = LpBall(parse_norm(p), radius)
+    signs = list(probed_signs(classifier, images, ball, seed=seed, ids=ids))
+    if scores is not None and attacked is not None:
+        results = list(attacked) if isinstance(attacked, Sequence) else [attacked]
+        upper = np.min([_distortions(result, classifier.inputs(images), ball.p) for result in results], axis=0)
+        signs += sign_above_attack([score.input for score in scores], scores.values, upper)
+    return tuple(signs)
+
+
+def probed_signs(
+    classifier: Classifier,
+    images: Any,
+    ball: LpBall,
+    *,
+    seed: int = 0,
+    ids: Sequence[int] | None = None,
+    most_seconds: float = math.inf,
+) -> tuple[Sign, ...]:
+    """The signs that probes of gradients around the inputs show; after `most_seconds` no further input is probed."""
+    began = time.monotonic()
     examples = prepare(classifier, images, targets="runner_up", ids=ids, seed=seed)
     model = untransformed(classifier, examples)
     shown: dict[str, dict[int, float]] = {kind: {} for kind in _SENTENCES}
@@ -117,12 +137,9 @@ def masking_signs(
         cause = _cause(probe(model, example, ball, seed))
         if cause is not None:
             shown[cause[0]][example.input_id] = cause[1]
-    signs = [_sign(kind, evidence) for kind, evidence in shown.items() if evidence]
-    if scores is not None and attacked is not None:
-        results = list(attacked) if isinstance(attacked, Sequence) else [attacked]
-        upper = np.min([_distortions(result, classifier.inputs(images), ball.p) for result in results], axis=0)
-        signs += sign_above_attack([score.input for score in scores], scores.values, upper)
-    return tuple(signs)
+        if time.monotonic() - began > most_seconds:
+            break
+    return tuple(_sign(kind, evidence) for kind, evidence in shown.items() if evidence)
 
 
 def sign_above_attack(inputs: Sequence[int], values: Array, upper: Array) -> list[Sign]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -25,13 +26,37 @@ ATTACKED_TOGETHER = 32  # inputs: large enough to fill a batch, small enough tha
 CERTIFIED_TOGETHER = 8
 
 
+class BoundRow(Protocol):
+    """What gets bounds: an input, a norm and a target; a `Score`, or what will be one."""
+
+    @property
+    def input(self) -> int:
+        """The id of the input."""
+
+    @property
+    def p(self) -> float:
+        """The norm."""
+
+    @property
+    def radius(self) -> float:
+        """The radius up to which certificates are searched."""
+
+    @property
+    def target(self) -> int:
+        """The target class; of no meaning where the kind takes the smallest over targets."""
+
+    @property
+    def target_kind(self) -> str:
+        """The kind of target, as in `Score`."""
+
+
 def bracketed(scores: Scores) -> tuple[Score, ...]:
     """The rows that get bounds: the untargeted score of each input, or with given targets every row."""
     smallest = tuple(row for row in scores.rows if takes_smallest(row.target_kind))
     return smallest or scores.rows
 
 
-def target_or_any(row: Score) -> int | None:
+def target_or_any(row: BoundRow) -> int | None:
     """The class that an attack has to reach; None for any class but the predicted one."""
     return None if takes_smallest(row.target_kind) else row.target
 
@@ -73,7 +98,7 @@ def checked_attacks(names: Sequence[str | AttackFunction]) -> list[str | AttackF
 def run_attacks(
     classifier: Classifier,
     images: Mapping[int, torch.Tensor],
-    rows: Sequence[Score],
+    rows: Sequence[BoundRow],
     names: Sequence[str | AttackFunction],
     *,
     seed: int = 0,
@@ -84,6 +109,16 @@ def run_attacks(
 
     `on_adversarial` gets each record of an attack that succeeded, with the adversarial input.
     """
+    for chosen, run, todo in missing_attacks(rows, names, done):
+        for start in range(0, len(todo), ATTACKED_TOGETHER):
+            part = todo[start : start + ATTACKED_TOGETHER]
+            yield _attacked(classifier, images, part, chosen, run, seed, on_adversarial)
+
+
+def missing_attacks(
+    rows: Sequence[BoundRow], names: Sequence[str | AttackFunction], done: Collection[Key]
+) -> Iterator[tuple[str | AttackFunction, float, list[BoundRow]]]:
+    """Attacks that are not in `done`: each attack with the norm in which it runs and the rows that need it."""
     seen = set(done)
     for p in dict.fromkeys(row.p for row in rows):
         for chosen in checked_attacks(names):
@@ -97,9 +132,8 @@ def run_attacks(
                     and (row.input, target_or_any(row), name, run) not in seen
                 ]
                 seen |= {(row.input, target_or_any(row), name, run) for row in todo}
-                for start in range(0, len(todo), ATTACKED_TOGETHER):
-                    part = todo[start : start + ATTACKED_TOGETHER]
-                    yield _attacked(classifier, images, part, chosen, run, seed, on_adversarial)
+                if todo:
+                    yield chosen, run, todo
 
 
 def _norm_of_run(chosen: str | AttackFunction, p: float) -> float:
@@ -117,7 +151,7 @@ def _norm_of_run(chosen: str | AttackFunction, p: float) -> float:
 def _attacked(
     classifier: Classifier,
     images: Mapping[int, torch.Tensor],
-    rows: Sequence[Score],
+    rows: Sequence[BoundRow],
     chosen: str | AttackFunction,
     p: float,
     seed: int,
@@ -154,7 +188,7 @@ def _attacked(
 def run_certificates(
     classifier: Classifier,
     images: Mapping[int, torch.Tensor],
-    rows: Sequence[Score],
+    rows: Sequence[BoundRow],
     method: str,
     *,
     region: str = "ball",
@@ -165,14 +199,7 @@ def run_certificates(
     A method that cannot certify region="box" certifies the whole ball, which holds in the box as well.
     """
     check_method(classifier, method)
-    groups = dict.fromkeys((row.p, row.radius, row.target_kind) for row in rows)
-    for p, radius, kind in groups:
-        todo = [
-            row
-            for row in rows
-            if (row.p, row.radius, row.target_kind) == (p, radius, kind)
-            and (row.input, target_or_any(row), method, p) not in done
-        ]
+    for (p, radius, kind), todo in missing_certificates(rows, method, done).items():
         counted = region if certifies_box(method, p) else "ball"
         for start in range(0, len(todo), CERTIFIED_TOGETHER):
             part = todo[start : start + CERTIFIED_TOGETHER]
@@ -185,6 +212,17 @@ def run_certificates(
                 )
                 for i, row in enumerate(part)
             ]
+
+
+def missing_certificates(
+    rows: Sequence[BoundRow], method: str, done: Collection[Key]
+) -> dict[tuple[float, float, str], list[BoundRow]]:
+    """The rows without a certificate in `done`, by norm, radius and kind of target."""
+    found: dict[tuple[float, float, str], list[BoundRow]] = {}
+    for row in rows:
+        if (row.input, target_or_any(row), method, row.p) not in done:
+            found.setdefault((row.p, row.radius, row.target_kind), []).append(row)
+    return found
 
 
 def images_by_id(classifier: Classifier, images: torch.Tensor, scores: Scores) -> dict[int, torch.Tensor]:

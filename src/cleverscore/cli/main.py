@@ -134,7 +134,9 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--budget",
     metavar="AMOUNT",
-    help="End after this many gradients (2000000) or this time (90s, 10m, 2h), but not before 10 blocks.",
+    help="End after this many gradients (2000000), divided among the inputs, but not before 10 blocks; or after this "
+    "time (90s, 10m, 2h), counted from the start of the command: as many inputs as it allows, at least one, each with "
+    "its attacks and certificates. The same command then goes on with the other inputs.",
 )
 @click.option(
     "--penalty",

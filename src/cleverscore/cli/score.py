@@ -39,6 +39,7 @@ def run_score(
     shard_seconds: float = 20.0, radii: tuple[str, ...] = (), methods: tuple[str, ...] = (), **settings: Any,
 ) -> Scores:  # fmt: skip
     """Score a model on data into a run directory, as the options of the command say, and print the table."""
+    began = time.monotonic()
     try:
         from cleverscore.brackets.presets import preset_of
         from cleverscore.runs.add_bounds import Bounds
@@ -66,7 +67,6 @@ def run_score(
         advice = "; these inputs lie between 0 and 1: add --bounds 0,1" if unit else ""
         note(f"no --bounds given: attacks may leave the range of valid inputs{advice}")
     folder = out or Path("runs") / f"{_slug(model)}-{study.config.short_hash()}"
-    began = time.perf_counter()
     with study.open_store(folder, fresh=fresh, command=_command()) as store:
         for text in study.dropped:
             note(f"damaged and dropped, to be computed again: {text}")
@@ -76,14 +76,20 @@ def run_score(
         _remember_selection(store, correct_only)
         threads = workers if executor == "local" else None
         with _executor(executor, processes, workers, ray_address, ray_gpus) as place:
-            told = _compute(
+            told, left = _compute(
                 study, store, wanted, place, chunk_size=chunk_size, threads=threads, shard_seconds=shard_seconds,
-                preset=preset,
+                preset=preset, began=began,
             )  # fmt: skip
         scores = _print(study, store, wanted, told)
+        if left:
+            note(
+                f"the budget of {study.config.budget} is used up: {len(study.examples) - left} of "
+                f"{len(study.examples)} inputs are complete; the same command goes on with the other {left}, with a "
+                "larger --budget if you like"
+            )
         if proofs is None and wanted.attacks and not wanted.certificates:
             _suggest_certificates(study)
-    note(f"\n{time.perf_counter() - began:.1f} s; kept in {folder}")
+    note(f"\n{time.monotonic() - began:.1f} s; kept in {folder}")
     return scores
 
 
@@ -234,40 +240,60 @@ def _doubts(study: Study, source: Source) -> list[str]:
 
 def _compute(
     study: Study, store: Store, wanted: Bounds, place: Executor, *, chunk_size: int | None, threads: int | None,
-    shard_seconds: float, preset: str,
-) -> tuple[Sign, ...]:  # fmt: skip
-    """Compute the missing work, and return which signs of masked gradients were printed; Ctrl-C ends the program."""
+    shard_seconds: float, preset: str, began: float,
+) -> tuple[tuple[Sign, ...], int]:  # fmt: skip
+    """Compute the missing work. Ctrl-C ends the program.
+
+    Returns the printed signs of masked gradients, and the number of inputs for which the budget was too small.
+    """
+    from cleverscore.estimators.budget import Budget
     from cleverscore.progress import progress
     from cleverscore.runs.add_bounds import probed_signs, run_bounds
-    from cleverscore.runs.forecast import LONG_SECONDS, plan_work, shorter_options
+    from cleverscore.runs.forecast import LONG_SECONDS, UNITS_PER_SECOND, plan_work, shorter_options
     from cleverscore.runs.signals import stopping
+    from cleverscore.runs.time_budget import TimeBudget, run_within
 
     missing = study.missing(store)
     told: tuple[Sign, ...] = ()
+    left = 0
     in_all = len(study.examples) * len(study.settings)
     if missing.covered:
         kept = in_all - sum(map(len, missing.parts.values()))
         note(f"resuming {store.folder}: {kept} of {in_all} scores are there already")
     ask = f"\nfinishing the work that was begun (up to about {shard_seconds:g} s); Ctrl-C again stops at once"
     run = partial(study.run, store, executor=place, chunk_size=chunk_size, workers=threads, shard_seconds=shard_seconds)
+    budget = TimeBudget(Budget.parse(study.config.budget).seconds, began)
+    activity = next(iter(study.settings.values())).estimator.activity
     with stopping(lambda: note(ask)) as stop:
         try:
-            told = probed_signs(study, store) if any(missing.parts.values()) else ()
+            told = probed_signs(study, store, most_seconds=budget.probes) if any(missing.parts.values()) else ()
             for sign in told:
                 note(f"warning: {sign.kind}: {sign}")
-            work = plan_work(study, store, wanted, missing, run, place, stop, chunk_size=chunk_size, workers=threads)
-            if work.words:
-                note(f"to do: {work.words}")
-            if work.forecast.seconds > LONG_SECONDS:
-                note(f"shorter: {shorter_options(study, preset)}")
-            activity = next(iter(study.settings.values())).estimator.activity
-            with progress(work.units, activity, lines=True) as on_units:
-                run(
-                    costs=work.costs, on_shard=lambda series, inputs: on_units(work.units_of(series, inputs)), stop=stop
+            if budget.limited:
+                note(f"to do: as many of {len(study.examples)} inputs as the budget of {study.config.budget} allows")
+                with progress(round(UNITS_PER_SECOND * budget.left), "computing", lines=True) as on_units:
+                    left = len(
+                        run_within(
+                            budget, study, store, wanted, run, stop, slots=place.slots,
+                            on_group=lambda seconds: on_units(round(UNITS_PER_SECOND * seconds)),
+                        )
+                    )  # fmt: skip
+            else:
+                work = plan_work(
+                    study, store, wanted, missing, run, place, stop, chunk_size=chunk_size, workers=threads, began=began
                 )
-            run_bounds(
-                study, store, wanted, on_inputs=lambda name, done, of: note(f"{name}: {done} of {of}"), stop=stop
-            )
+                if work.words:
+                    note(f"to do: {work.words}")
+                if work.forecast.seconds > LONG_SECONDS:
+                    note(f"shorter: {shorter_options(study, preset)}")
+                with progress(work.units, activity, lines=True) as on_units:
+                    run(
+                        costs=work.costs, stop=stop,
+                        on_shard=lambda series, inputs: on_units(work.units_of(series, inputs)),
+                    )  # fmt: skip
+                run_bounds(
+                    study, store, wanted, on_inputs=lambda name, done, of: note(f"{name}: {done} of {of}"), stop=stop
+                )
             broken_off = stop.asked and (bool(wanted) or any(study.missing(store).parts.values()))
         except KeyboardInterrupt:
             broken_off = True
@@ -279,8 +305,8 @@ def _compute(
         )
         sys.exit(INTERRUPTED)
     if wanted:
-        wanted.remember(store, complete=True)
-    return told
+        wanted.remember(store, complete=not left)
+    return told, left
 
 
 def _print(study: Study, store: Store, wanted: Bounds, told: tuple[Sign, ...]) -> Scores:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
+from typing import NamedTuple
 
 import torch
 
@@ -15,14 +16,16 @@ from cleverscore.brackets.bracket import bracket_from, network_signs, signs_of
 from cleverscore.brackets.masking import Sign
 from cleverscore.brackets.records import AttackRecord, CertificateRecord
 from cleverscore.brackets.run_bounds import (
-    bracketed,
     checked_attacks,
+    missing_attacks,
+    missing_certificates,
     run_attacks,
     run_certificates,
     split_attack,
     target_or_any,
 )
 from cleverscore.certificates.certify import check_method
+from cleverscore.inputs.targets import takes_smallest
 from cleverscore.norms import norm_name, parse_norm
 from cleverscore.runs.results import stored_scores
 from cleverscore.runs.signals import Stop
@@ -63,24 +66,72 @@ class Bounds:
             check_method(study.classifier, method)
 
 
+class _Row(NamedTuple):
+    """An input, a norm and a target that get bounds."""
+
+    input: int
+    p: float
+    radius: float
+    target: int
+    target_kind: str
+
+
+def _rows(study: Study, only: Collection[int] | None = None) -> list[_Row]:
+    """What gets bounds in a study: in every norm each input or, with given targets, each of its targets."""
+    rows = []
+    for norm in study.config.norms:
+        settings = study.config.settings(norm)
+        assert settings.radius is not None  # set in Settings
+        kind = settings.rule.target_kind
+        rows += [
+            _Row(example.input_id, settings.p, settings.radius, target, kind)
+            for example in study.examples
+            if only is None or example.input_id in only
+            for target in (example.targets[:1] if takes_smallest(kind) else example.targets)
+        ]
+    return rows
+
+
+def missing_bounds(study: Study, store: Store, bounds: Bounds) -> dict[str, set[int]]:
+    """The inputs without a record of each attack and certificate in each norm, by "descent:quick in linf"."""
+    rows, found = _rows(study), dict[str, set[int]]()
+    for chosen, p, todo in missing_attacks(rows, bounds.attacks, {record.key for record in store.above()}):
+        found.setdefault(bound_name(str(chosen), p), set()).update(row.input for row in todo)
+    proved = {record.key for record in store.below()}
+    for method in bounds.certificates:
+        for (p, _radius, _kind), todo in missing_certificates(rows, method, proved).items():
+            found.setdefault(bound_name(method, p), set()).update(row.input for row in todo)
+    return found
+
+
+def bound_name(name: str, p: float) -> str:
+    """The name of an attack or certificate in one norm, in forecasts.
+
+    >>> bound_name("descent:quick", 2.0)
+    'descent:quick in l2'
+    """
+    return f"{name} in l{norm_name(p)}"
+
+
 def run_bounds(
     study: Study,
     store: Store,
     bounds: Bounds,
     *,
+    only: Collection[int] | None = None,
     on_inputs: Callable[[str, int, int], None] | None = None,
     stop: Stop | None = None,
-) -> None:
-    """Attack and certify the inputs whose scores are complete.
+) -> dict[str, float]:
+    """Attack and certify the inputs of a study, or `only` those with these ids, and store the records.
 
     `on_inputs` is called with the name of the attack or certificate, the norm, the number of finished inputs, and their
-    total.
+    total. Returns the seconds of each attack and certificate.
     """
-    if not bounds:
-        return
+    took: dict[str, float] = {}
+    if not bounds or (stop is not None and stop.asked):
+        return took
     images = {example.input_id: example.x for example in study.examples}
-    # A run that grew may hold inputs that this command did not ask for.
-    rows = [row for row in bracketed(stored_scores(store, maxima=False)) if row.input in images]
+    rows = _rows(study, only)
     done = {record.key for record in store.above()}
     proved = {record.key for record in store.below()}
     pictures = _Pictures(study, store)
@@ -92,29 +143,33 @@ def run_bounds(
         for method in bounds.certificates
     )
     there = Counter((name, p) for input_id, _target, name, p in [*done, *proved] if input_id in images)
-    wanted = len({(row.input, target_or_any(row)) for row in rows})
+    wanted = len({(row.input, target_or_any(row)) for row in _rows(study)})
     batches: Iterator[Sequence[AttackRecord | CertificateRecord]] = chain(attacks, *proofs)
-    if stop is not None and stop.asked:
-        return
     for batch in batches:
         store.append_bounds(batch)
         pictures.keep()
+        name, p = batch[0].name, batch[0].p
+        key = bound_name(name, p)
+        took[key] = took.get(key, 0.0) + sum(record.seconds for record in batch)
         if on_inputs is not None:
-            name, p = batch[0].name, batch[0].p
             there[name, p] += len(batch)
             on_inputs(f"{name}, l{norm_name(p)}", there[name, p], wanted)
         if stop is not None and stop.asked:
-            return
+            break
+    return took
 
 
-def probed_signs(study: Study, store: Store) -> tuple[Sign, ...]:
-    """Signs of gradient masking around a few inputs of a run; computed once and stored."""
+def probed_signs(study: Study, store: Store, *, most_seconds: float = math.inf) -> tuple[Sign, ...]:
+    """Signs of gradient masking around a few inputs of a run; computed once and stored.
+
+    After `most_seconds` no further input is probed; the first is in any case.
+    """
     kept = store.meta.get("network_signs")
     if kept is None:
         settings = next(iter(study.settings.values()))
         assert settings.radius is not None  # set in Settings
         images = {example.input_id: example.x for example in study.examples}
-        found = network_signs(study.classifier, images, p=settings.p, radius=settings.radius)
+        found = network_signs(study.classifier, images, p=settings.p, radius=settings.radius, most_seconds=most_seconds)
         kept = [asdict(sign) for sign in found]
         store.remember("network_signs", kept)
     return tuple(Sign(**{**sign, "inputs": tuple(sign["inputs"])}) for sign in kept)

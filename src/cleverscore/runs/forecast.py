@@ -1,4 +1,4 @@
-"""Forecast of the remaining time of a run: scores, attacks and certificates, each measured on the first inputs."""
+"""Forecast of the time of a run: scores, attacks and certificates, each measured on the first inputs."""
 
 from __future__ import annotations
 
@@ -7,33 +7,26 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import torch
-
-from cleverscore.attacks.attack import attack
-from cleverscore.brackets.run_bounds import checked_attacks, split_attack
-from cleverscore.certificates.certify import certify
-from cleverscore.estimators.budget import Budget
-from cleverscore.inputs.targets import takes_smallest, target_kind
-from cleverscore.norms import norm_name, parse_norm
-from cleverscore.runs.add_bounds import Bounds
+from cleverscore.runs.add_bounds import Bounds, missing_bounds, run_bounds
 from cleverscore.runs.local_executor import InProcess
-from cleverscore.runs.results import parse_targets
 from cleverscore.runs.shards import ADAPTIVE_SHARE, Executor
 from cleverscore.runs.signals import Stop
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import Missing, Study
-from cleverscore.scores.cost import Estimate, duration
+from cleverscore.scores.cost import PROBE_SECONDS, Estimate, duration
+from cleverscore.threads import checked_workers, default_workers
 
 PILOT_SECONDS = 20.0  # an input that may take longer is not waited for before the time of all is told
+SHORT_PROBE_SECONDS = 0.1  # tells whether an input may take so long
+MOST_PILOTS = 4
 UNITS_PER_SECOND = 1000  # of progress
 LONG_SECONDS = 600.0  # from here on, options that make a run shorter are named
-FEW_ATTACKED = 4  # at once: what an input adds to a batch is less than what it takes alone
-SHORT_SECONDS = 20.0  # an attack that takes longer is not tried again
+OTHER = "loading, checks and fits"
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds by kind of work."""
+    """Seconds by kind of work, for the whole command: the inputs from which it was measured are included."""
 
     parts: Mapping[str, float]
 
@@ -54,12 +47,13 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Work:
-    """The remaining work of a run, its forecast and its progress.
+    """The work of a run, its forecast and its progress.
 
-    forecast    the forecast of all work; empty if nothing is missing.
+    forecast    the forecast of all work of the command; empty if nothing is missing.
     words       the forecast as text.
-    costs       the cost of the scores, by which they are divided into shards.
+    costs       the cost of the remaining scores, by which they are divided into shards.
     each        seconds per input in each series (norm and method).
+    units       the progress that the remaining scores make.
     """
 
     forecast: Forecast
@@ -84,59 +78,63 @@ def plan_work(
     *,
     chunk_size: int | None = None,
     workers: int | None = None,
+    began: float | None = None,
 ) -> Work:
-    """Forecast the missing work of a run from its first inputs and from short measurements.
+    """Forecast the work of a run from its first inputs and from short measurements.
 
     The time of fixed work follows from a short measurement. The time of adaptive work is only known from inputs: `run`
-    computes and stores the first few, unless a single input may take long; then the forecast is an upper limit.
+    computes and stores the first few, unless a single input may take long; then the forecast is an upper limit. The
+    first inputs are also attacked and certified. `began` is the time (`time.monotonic`) at which the command began.
     """
-    budget = Budget.parse(study.config.budget)
-    if math.isfinite(budget.seconds):
-        return _within(budget.seconds, study, store, wanted, missing)
-    left = {series: parts for series, parts in missing.parts.items() if parts}
-    early = {series for series in left if study.settings[series].estimator.stops_early(study.settings[series])}
+    began = time.monotonic() if began is None else began
+    parts = {series: inputs for series, inputs in missing.parts.items() if inputs}
+    unbounded = missing_bounds(study, store, wanted)
+    if not parts and not unbounded:
+        return Work(Forecast({}), "", {}, {}, 0)
+    early = {series for series in parts if study.settings[series].estimator.stops_early(study.settings[series])}
     searched = {series for series in early if study.settings[series].estimator.per_target}
-    adaptive = early - searched
-    count = max(map(len, left.values()), default=0)
-    pilots = pilot_inputs(count) if isinstance(place, InProcess) and study.config.budget is None else 0
-    probed = replace(missing, parts={series: left[series] for series in left if series not in searched or not pilots})
-    costs = study.costs(probed, chunk_size=chunk_size, workers=workers)
+    count = max(map(len, parts.values()), default=0)
+    threads = checked_workers(study.classifier.device, workers)
+    pilots = pilot_inputs(count, threads)
+    if not isinstance(place, InProcess) or study.config.budget is not None:
+        pilots = 0
+    probed = replace(missing, parts={series: parts[series] for series in parts if series not in searched or not pilots})
+    fixed = probed.parts.keys() - early
+    costs = study.costs(
+        probed, chunk_size=chunk_size, workers=workers,
+        probe_seconds=PROBE_SECONDS if fixed or not pilots else SHORT_PROBE_SECONDS,
+    )  # fmt: skip
     each = {series: cost.seconds / cost.inputs for series, cost in costs.items()}
-    tried = searched | {series for series in adaptive if each[series] * ADAPTIVE_SHARE < PILOT_SECONDS}
-    at_most = bool(adaptive - tried)
+    tried = searched | {series for series in early - searched if each[series] * ADAPTIVE_SHARE < PILOT_SECONDS}
+    at_most = bool(early - tried)
+    fits = 0.0
     if pilots and tried and not stop.asked:
-        few = [example for example in study.examples if any(example is e for e, _ in left[next(iter(tried))])][:pilots]
+        few = [example for example in study.examples if any(example is e for e, _ in parts[next(iter(tried))])][:pilots]
         rough = {series: _estimate(each.get(series, PILOT_SECONDS), len(few)) for series in sorted(tried)}
+        start = time.monotonic()
         took = run(costs=rough, only=few, stop=stop)
+        fits = max(0.0, time.monotonic() - start - len(few) * sum(took.values())) / len(few)
         missing = study.missing(store)
-        each |= took
-        for series in took:
-            costs[series] = _estimate(took[series] / ADAPTIVE_SHARE, max(1, len(missing.parts[series])))
+        for series, seconds in took.items():
+            each[series] = _each(seconds * len(few), len(few), threads, series in searched)
+            costs[series] = _estimate(each[series] / ADAPTIVE_SHARE, max(1, len(missing.parts[series])))
+        ids = {example.input_id for example in few}
     else:
-        at_most = bool(searched | adaptive)
-    scores = score_seconds(study, missing, each)
-    bounds = bound_seconds(study, store, wanted) if count and wanted and not stop.asked else {}
-    forecast = Forecast({**scores, **bounds})
-    words = f"{'at most' if at_most else 'about'} {forecast}" if forecast.parts else ""
-    if study.config.budget and words:
+        at_most = bool(early)
+        ids = set(sorted(set[int]().union(*unbounded.values()))[:1])
+    bounds = bound_seconds(study, store, wanted, unbounded, ids, stop)
+    spent = time.monotonic() - began
+    left = score_seconds(study, missing, each)
+    still = {name: seconds * len(unbounded[name] - ids) for name, seconds in bounds.items()}
+    whole = score_seconds(study, replace(missing, parts=parts), each)
+    whole |= {name: seconds * len(unbounded[name]) for name, seconds in bounds.items()}
+    # What is left, and what is over: the latter is known, so that the total is as good as the forecast of the rest.
+    total = spent + sum(left.values()) + sum(still.values()) + fits * max(0, count - pilots)
+    forecast = Forecast({**whole, OTHER: max(0.0, total - sum(whole.values()))})
+    words = f"{'at most' if at_most else 'about'} {forecast}, of which {duration(spent)} are over"
+    if study.config.budget:
         words += f"; the budget is {study.config.budget} gradients"
-    units = round(UNITS_PER_SECOND * sum(scores.values()))
-    return Work(forecast, words, costs, each, units)
-
-
-def _within(seconds: float, study: Study, store: Store, wanted: Bounds, missing: Missing) -> Work:
-    """The work of a run with a time budget: attacks and certificates are measured, scores get the remaining time."""
-    began = time.perf_counter()
-    count = sum(map(len, missing.parts.values()))
-    bounds = bound_seconds(study, store, wanted) if count else {}
-    study.reserved_seconds = sum(bounds.values()) + time.perf_counter() - began
-    each = dict.fromkeys(missing.parts, seconds / max(1, count))
-    costs = {
-        series: _estimate(each[series] / ADAPTIVE_SHARE, len(parts)) for series, parts in missing.parts.items() if parts
-    }
-    words = f"scores within the budget of {study.config.budget}" + (f", and {Forecast(bounds)}" if bounds else "")
-    forecast = Forecast({**score_seconds(study, missing, each), **bounds})
-    return Work(forecast, words if count else "", costs, each, round(UNITS_PER_SECOND * seconds))
+    return Work(forecast, words, costs, each, round(UNITS_PER_SECOND * sum(left.values())))
 
 
 def _estimate(seconds: float, inputs: int) -> Estimate:
@@ -144,9 +142,27 @@ def _estimate(seconds: float, inputs: int) -> Estimate:
     return Estimate(seconds=seconds * inputs, gradients=0, points=0, memory=0, chunk_size=1, workers=1, inputs=inputs)
 
 
-def pilot_inputs(inputs: int) -> int:
-    """How many inputs are computed before the total time is forecast: fewer than a quarter of them."""
-    return min(3, inputs // 4)
+def pilot_inputs(inputs: int, threads: int = 1) -> int:
+    """How many inputs are computed before the total time is forecast: a quarter of them at most.
+
+    Methods that measure one input per thread need as many inputs as there are threads, or a multiple.
+
+    >>> pilot_inputs(20, 2), pilot_inputs(14, 2), pilot_inputs(3, 2), pilot_inputs(100, 8)
+    (4, 2, 0, 8)
+    """
+    most = min(max(MOST_PILOTS, threads), inputs // 4)
+    return most - most % threads if most >= threads else most
+
+
+def _each(seconds: float, inputs: int, threads: int, in_parallel: bool) -> float:
+    """Seconds per input of many, when `inputs` took so many seconds; in parallel, one thread measured each input.
+
+    >>> _each(6.0, 3, 2, True), _each(6.0, 3, 2, False), _each(2.0, 1, 2, True)
+    (1.5, 2.0, 2.0)
+    """
+    if not in_parallel or inputs == 1:  # all threads measure a single input together
+        return seconds / inputs
+    return seconds / (math.ceil(inputs / threads) * threads)
 
 
 def score_seconds(study: Study, missing: Missing, each: Mapping[str, float]) -> dict[str, float]:
@@ -159,43 +175,20 @@ def score_seconds(study: Study, missing: Missing, each: Mapping[str, float]) -> 
     return found
 
 
-def bound_seconds(study: Study, store: Store, wanted: Bounds) -> dict[str, float]:
-    """Seconds of each missing attack and certificate, from the time of the first input and of each further one."""
-    config, x = study.config, torch.stack([example.x for example in study.examples[:FEW_ATTACKED]])
-    smallest = takes_smallest(target_kind(parse_targets(config.targets, 1)))
-    count = len(study.examples) if smallest else sum(len(example.targets) for example in study.examples)
-    attacked = {(record.name, record.p) for record in store.above()}
-    proved = {(record.name, record.p) for record in store.below()}
-    found: dict[str, float] = {}
-    for norm in config.norms:
-        p = parse_norm(norm)
-        for name in map(str, checked_attacks(wanted.attacks)):
-            if (name, p) not in attacked:
-                short, preset = split_attack(name)
-                attack(study.classifier, x[:1], short, p=p, preset="quick")  # pays for imports and kernels
-                seconds = _growing(lambda n: attack(study.classifier, x[:n], short, p=p, preset=preset), len(x), count)  # noqa: B023
-                found[f"{name} in l{norm_name(p)}"] = seconds
-        for name in wanted.certificates:
-            if (name, p) not in proved:
-                limit = config.settings(norm).radius
-                assert limit is not None  # set in Settings
-                seconds = _growing(lambda n: certify(study.classifier, x[:n], p=p, method=name, limit=limit), 1, count)  # noqa: B023
-                found[f"{name} in l{norm_name(p)}"] = seconds
+def bound_seconds(
+    study: Study, store: Store, wanted: Bounds, unbounded: Mapping[str, set[int]], ids: set[int], stop: Stop
+) -> dict[str, float]:
+    """Seconds per input of each missing attack and certificate, measured on the inputs `ids`; their bounds are stored.
+
+    Bounds that the inputs have already, and those of a run that is being stopped, are not in the result.
+    """
+    took = run_bounds(study, store, wanted, only=ids, stop=stop)
+    threads = default_workers(study.classifier.device)
+    found = {}
+    for name, seconds in took.items():
+        inputs = len(unbounded[name] & ids)
+        found[name] = _each(seconds, inputs, threads, name.startswith("descent") and inputs > 1)
     return found
-
-
-def _growing(run: Callable[[int], object], most: int, count: int) -> float:
-    """Forecast the seconds of `run(count)` from a measurement of `run(1)` and, if that is short, of `run(most)`."""
-    first = _timed(run, 1)
-    if first > SHORT_SECONDS or most == 1:
-        return first * count
-    return first + (count - 1) * max(_timed(run, most) - first, 0.0) / (most - 1)
-
-
-def _timed(run: Callable[[int], object], inputs: int) -> float:
-    began = time.perf_counter()
-    run(inputs)
-    return time.perf_counter() - began
 
 
 def shorter_options(study: Study, preset: str) -> str:
@@ -210,5 +203,5 @@ def shorter_options(study: Study, preset: str) -> str:
     if config.targets == "untargeted":
         options.append("--targets top:3 (the likeliest classes)")
     if config.budget is None:
-        options.append("--budget 10m")
+        options.append("--budget 10m (as many inputs as that allows)")
     return "; ".join(options)

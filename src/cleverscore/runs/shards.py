@@ -144,12 +144,8 @@ class WorkerContext:
         device = ready.classifier.device
         examples = [replace(task.example, x=task.example.x.to(device)) for task in shard.tasks]
         if shard.tasks[0].blocks is None:
-            # One by one: what an input gets, to the last bit and of a budget, then depends on no other.
-            parts = [
-                StoredBlocks(shard.norm, item)
-                for example in examples
-                for _, item in ready.measure([example], budget=self._account(shard.norm), on_work=self.on_points)
-            ]
+            found = dict(self._measured(ready, examples, self.shares.get(shard.norm)))
+            parts = [StoredBlocks(shard.norm, found[i]) for i in range(len(examples))]
         else:
             tasks = [(s, task.blocks) for s, task in zip(examples, shard.tasks, strict=True) if task.blocks is not None]
             parts = [
@@ -158,9 +154,18 @@ class WorkerContext:
             ]
         return Finished(shard, tuple(parts), time.perf_counter() - began, f"process {os.getpid()}")
 
-    def _account(self, norm: str) -> Budget | None:
-        share = self.shares.get(norm)
-        return None if share is None else Budget(gradients=share.gradients, seconds=share.seconds)
+    def _measured(
+        self, ready: Prepared, examples: Sequence[Example], share: Budget | None
+    ) -> Iterator[tuple[int, Measurements]]:
+        """Measurements of whole inputs, with their positions."""
+        if share is None or math.isinf(share.gradients):
+            # Together: a method may then measure several inputs at the same time, with the same results.
+            budget = Budget(seconds=math.inf if share is None else share.seconds * len(examples))
+            yield from ready.measure(examples, budget=budget, on_work=self.on_points)
+            return
+        for i, example in enumerate(examples):  # what an input gets of a number of gradients depends on no other input
+            for _, found in ready.measure([example], budget=Budget(gradients=share.gradients), on_work=self.on_points):
+                yield i, found
 
     def prepared(self, norm: str) -> Prepared:
         """The estimator with the optimised classifier, for one norm."""
@@ -214,8 +219,11 @@ def plan(
     chunk_sizes: Mapping[str, int],
     seconds_per_input: Mapping[str, float],
     shard_seconds: float = SHARD_SECONDS,
+    threads: int = 1,
 ) -> list[Shard]:
     """Divide the missing work into shards of about `shard_seconds`; `splits`: whether blocks are independent.
+
+    A worker with several `threads` gets a multiple of so many whole inputs, since it may measure each in one thread.
 
     The order gives useful results early: first some blocks of every input, then the others; all norms of an input
     follow each other.
@@ -226,6 +234,7 @@ def plan(
         if not splits[norm]:
             missing = [example for example in examples if (example.input_id, norm) not in covered]
             together = _at_most(shard_seconds / (each * ADAPTIVE_SHARE), MOST_INPUTS)
+            together = threads * math.ceil(together / threads)
             groups = [missing[i : i + together] for i in range(0, len(missing), together)]
             shards += [
                 ((0, i, place), Shard(norm, tuple(Task(example, None) for example in group)))

@@ -33,12 +33,11 @@ from cleverscore.runs.shards import SHARD_SECONDS, Executor, Recipe, Shard, Work
 from cleverscore.runs.signals import Stop
 from cleverscore.runs.store import FILE_NAME, Store
 from cleverscore.runs.thumbnails import Picture, thumbnail
-from cleverscore.scores.cost import Estimate, estimate_for
+from cleverscore.scores.cost import PROBE_SECONDS, Estimate, estimate_for
 from cleverscore.threads import checked_workers
 
 SECONDS_BETWEEN_FITS = 60.0  # so that people who look at a run while it goes on need not fit everything
 LEAST_SHARD_SECONDS, SHARDS_AT_LEAST = 2.0, 10
-LEAST_BUDGET_SHARE = 0.2  # of a budget of time that scores get in any case
 
 
 def fingerprint_model(classifier: Classifier) -> str:
@@ -123,7 +122,6 @@ class Study:
     ) -> None:
         self.recipe = recipe
         self._contexts: dict[Any, WorkerContext] = {}
-        self.reserved_seconds = 0.0  # of a budget of time, for what comes before and after the scores
         self.dropped: list[str] = []  # what was damaged in the store when it was opened, and will be computed again
         self.config = config
         self.class_names = class_names
@@ -221,14 +219,19 @@ class Study:
         return self.settings[norm].estimator.max_work(self.settings[norm], dim)
 
     def costs(
-        self, missing: Missing, *, chunk_size: int | None = None, workers: int | None = None
+        self,
+        missing: Missing,
+        *,
+        chunk_size: int | None = None,
+        workers: int | None = None,
+        probe_seconds: float = PROBE_SECONDS,
     ) -> dict[str, Estimate]:
-        """The largest cost of the missing work, per norm."""
+        """The largest cost of the missing work, per norm, from measurements of about `probe_seconds`."""
         found = {}
         context = self._context(missing, chunk_size, workers)
         for norm, parts in missing.parts.items():
             if parts:
-                whole = estimate_for(context.prepared(norm), [example for example, _ in parts])
+                whole = estimate_for(context.prepared(norm), [example for example, _ in parts], probe_seconds)
                 share = sum(share for _, share in parts) / len(parts)
                 found[norm] = replace(
                     whole, seconds=whole.seconds * share, gradients=round(whole.gradients * share),
@@ -249,12 +252,14 @@ class Study:
         on_shard: Callable[[str, float], None] | None = None,
         stop: Stop | None = None,
         only: Sequence[Example] | None = None,
+        most_seconds: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
         """Compute the missing work and store every shard when it is finished; `stop` ends the run after the current
         shards.
 
         on_shard    called for every finished shard with its series and its number of inputs.
         only        compute these examples only.
+        most_seconds    seconds that an input may take in each series; by default a budget of time is divided equally.
 
         Returns the seconds per input in each series.
         """
@@ -267,7 +272,7 @@ class Study:
             store.append_pictures(self._pictures(store, ids))
             context = self._context(missing, chunk_size, workers)
             context.on_points = on_points if inside else None
-            context.shares = self._budget_shares(executor)
+            context.shares = self._budget_shares(executor, most_seconds)
             if not missing.chunk_sizes:
                 store.remember("chunk_sizes", context.chunk_sizes)
             costs = costs or self.costs(missing, chunk_size=chunk_size, workers=workers)
@@ -280,6 +285,7 @@ class Study:
                 self.examples if only is None else only, {norm: self.settings[norm] for norm in each},
                 {norm: context.prepared(norm).splits for norm in each}, missing.covered,
                 chunk_sizes=context.chunk_sizes, seconds_per_input=each, shard_seconds=shard_seconds,
+                threads=context.threads if inside else 1,
             )  # fmt: skip
             fitted = time.monotonic()
             for done in executor.run(context, _given_out(store, shards, stop)):
@@ -313,13 +319,14 @@ class Study:
             self._contexts = {key: made}
         return self._contexts[key]
 
-    def _budget_shares(self, executor: Executor) -> dict[str, Budget]:
+    def _budget_shares(self, executor: Executor, most_seconds: Mapping[str, float] | None) -> dict[str, Budget]:
         """The budget of one input, per norm."""
+        if most_seconds is not None:
+            return {norm: Budget(seconds=seconds) for norm, seconds in most_seconds.items()}
         if self.config.budget is None:
             return {}
         budget, count = Budget.parse(self.config.budget), len(self.examples) * len(self.settings)
-        seconds = max(budget.seconds - self.reserved_seconds, LEAST_BUDGET_SHARE * budget.seconds)
-        share = Budget(gradients=budget.gradients / count, seconds=seconds * executor.slots / count)
+        share = Budget(gradients=budget.gradients / count, seconds=budget.seconds * executor.slots / count)
         return dict.fromkeys(self.settings, share)
 
     def _points_of(self, shard: Shard) -> int:

@@ -59,15 +59,15 @@ def duration(seconds: float) -> str:
     return f"{int(seconds // 86400)} d {int(seconds % 86400 // 3600)} h"
 
 
-def estimate_for(ready: Prepared, examples: Sequence[Example]) -> Estimate:
-    """Cost of scoring all examples."""
+def estimate_for(ready: Prepared, examples: Sequence[Example], probe_seconds: float = PROBE_SECONDS) -> Estimate:
+    """Cost of scoring all examples, from a measurement of about `probe_seconds`."""
     one, per_target = examples[0], ready.estimator.per_target
     targets = sum(len(example.targets) for example in examples)
     per_input = ready.max_work(one.x.numel())
     if per_target:  # no forward pass is shared between targets
         one = replace(one, targets=one.targets[:1], margins=one.margins[:1])
     # A point costs a forward pass, a target a backward pass; inputs differ in their number of targets.
-    cost = _seconds_per_point(ready, one, per_input)
+    cost = _seconds_per_point(ready, one, per_input, probe_seconds)
     need = footprint(ready.classifier, one.x)
     return Estimate(
         seconds=cost * per_input * targets / len(one.targets),
@@ -90,30 +90,31 @@ def total(parts: Sequence[Estimate]) -> Estimate:
     )
 
 
-def _seconds_per_point(ready: Prepared, example: Example, most: int) -> float:
+def _seconds_per_point(ready: Prepared, example: Example, most: int, probe_seconds: float) -> float:
     """Seconds per point with all its targets; for many targets it is extrapolated from one and from a few targets."""
     count = len(example.targets)
     if count <= PROBED_TARGETS:
-        return _measured(ready, example, most)
-    one, few = (
-        _measured(ready, replace(example, targets=example.targets[:number], margins=example.margins[:number]), most)
+        return _measured(ready, example, most, probe_seconds)
+    parts = (
+        replace(example, targets=example.targets[:number], margins=example.margins[:number])
         for number in (1, PROBED_TARGETS)
     )
+    one, few = (_measured(ready, part, most, probe_seconds) for part in parts)
     # A backward pass costs about as much as the forward pass; half of that is below any noise.
     each = max((few - one) / (PROBED_TARGETS - 1), 0.5 * few / (1 + PROBED_TARGETS))
     return few + (count - PROBED_TARGETS) * each
 
 
-def _measured(ready: Prepared, example: Example, most: int) -> float:
+def _measured(ready: Prepared, example: Example, most: int, probe_seconds: float) -> float:
     """Seconds per point, measured with a growing number of points until the time is long enough."""
     points = min(ready.workers * ready.chunk_size, most)
     # The first points pay for threads, memory and kernels that later ones find ready.
     took = ready.probe(example, points)
-    while took < PROBE_SECONDS:
+    while took < probe_seconds:
         took = ready.probe(example, points)
-        if took >= PROBE_SECONDS or points >= most:
+        if took >= probe_seconds or points >= most:
             break
-        points = min(math.ceil(points * max(2.0, 1.2 * PROBE_SECONDS / took)), most)
+        points = min(math.ceil(points * max(2.0, 1.2 * probe_seconds / took)), most)
     return took / points
 
 
