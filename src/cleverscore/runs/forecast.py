@@ -89,7 +89,7 @@ def plan_work(
     began = time.monotonic() if began is None else began
     parts = {series: inputs for series, inputs in missing.parts.items() if inputs}
     unbounded = missing_bounds(study, store, wanted)
-    if not parts and not unbounded:
+    if not parts and len(set[int]().union(*unbounded.values())) <= 1:  # nothing, or no more than would be measured
         return Work(Forecast({}), "", {}, {}, 0)
     early = {series for series in parts if study.settings[series].estimator.stops_early(study.settings[series])}
     searched = {series for series in early if study.settings[series].estimator.per_target}
