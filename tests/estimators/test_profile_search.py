@@ -369,3 +369,17 @@ def test_first_derivatives_are_enough(make: object) -> None:
     for score in sharp(model, x, p="inf", radius=10.0):
         assert math.isfinite(score.value) and 0.0 < score.low <= score.value <= score.upper
         assert score.outcome in SEARCHED
+
+
+class Promising(torch.nn.Module):
+    """Class 1 seems near by its gradient at the input and is never reached; class 2 is reached at z_1 = 1."""
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return 2.0 + torch.stack([torch.ones_like(z[:, 0]), 0.5 * torch.tanh(10.0 * z[:, 0]), z[:, 1]], 1)
+
+
+@pytest.mark.parametrize("p", [1, 2, "inf"])
+def test_a_class_that_only_seems_near_does_not_hide_another(p: object) -> None:
+    score = cs.clever(cs.Classifier(Promising(), input_shape=(2,)), torch.zeros(1, 2), p=p, method="sharp", radius=9.0)
+    assert score[0].upper == pytest.approx(1.0, abs=1e-3)
+    assert score[0].value <= 1.001

@@ -117,13 +117,11 @@ class TargetSearch:
             del self.crossings[keep:]
 
 
-def leave_out(targets: Sequence[TargetSearch], values: Sequence[float], slack: float) -> None:
-    """Stop the search for targets whose value exceeds the smallest value of the stage by too much."""
-    active = [t for t, target in enumerate(targets) if not target.stopped]
-    limit = slack * min((values[t] for t in active), default=math.inf)
-    for t in active:
-        if values[t] > limit:
-            targets[t].stopped = StopReason.ELIMINATED
+def leave_out(targets: Sequence[TargetSearch], values: Sequence[float], limit: float) -> None:
+    """Stop the search for targets whose value exceeds the limit."""
+    for target, value in zip(targets, values, strict=True):
+        if not target.stopped and value > limit:
+            target.stopped = StopReason.ELIMINATED
 
 
 @dataclass(frozen=True)
@@ -243,8 +241,9 @@ class CrossingSearch:
         self._leave_out(SLACK[1])
 
     def _leave_out(self, slack: float) -> None:
+        """Leave out targets that are far beside the nearest crossing, which is not a promise: it was found."""
         if self.smallest_only:
-            leave_out(self.targets, [target.promised for target in self.targets], slack)
+            leave_out(self.targets, [target.promised for target in self.targets], slack * self.nearest)
 
     def _from_input(self) -> None:
         active = self.active

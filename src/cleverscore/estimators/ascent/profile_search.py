@@ -279,7 +279,8 @@ class ProfileSearch:
         for places, ascent in ascents:
             self._climb(ascent, places, 0, FIRST_SHELL_STEPS)
         if self.crossings.smallest_only:
-            leave_out(self.targets, [target.value for target in self.targets], SLACK)
+            values = [target.value for target in self.targets]
+            leave_out(self.targets, values, SLACK * min((values[t] for t in active), default=math.inf))
         for places, ascent in ascents:
             keep = [i for i, t in enumerate(places) if not self.targets[t].stopped]
             left = [places[i] for i in keep]
