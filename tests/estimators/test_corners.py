@@ -26,11 +26,15 @@ class Hidden(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("coordinates", "distance"), [((7,), 25 / 10.5), ((3, 90), 50 / 11)])
-def test_sharp_in_l1_finds_crossings_of_few_coordinates(coordinates: tuple[int, ...], distance: float) -> None:
+def test_scores_and_attacks_in_l1_find_crossings_of_few_coordinates(
+    coordinates: tuple[int, ...], distance: float
+) -> None:
     network = cs.Classifier(Hidden(*coordinates), input_shape=(DIM,))
     score = cs.clever(network, torch.zeros(1, DIM), p=1, method="sharp", radius=50.0)[0]
     assert score.upper == pytest.approx(distance, rel=2e-3)
     assert score.value <= distance
+    attacked = cs.best_attack(network, torch.zeros(1, DIM), p=1)
+    assert attacked.distortion[0] == pytest.approx(distance, rel=2e-3)
 
 
 def test_moves_stay_in_the_box() -> None:

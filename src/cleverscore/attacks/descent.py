@@ -1,7 +1,7 @@
 """The attack "descent" of this package: many short descents to the boundary, from the input and other starts.
 
 The first descents start at the input, towards any class and towards each of the classes that are nearest by margin /
-gradient norm. Then come rounds of groups of descents, from many distances and from around the nearest points found so
+gradient norm. In l1, descents from moves of one and two coordinates follow (`corners`). Then come rounds of groups of descents, from many distances and from around the nearest points found so
 far (`descent_starts`), until enough groups have found the nearest point. Finally the nearest points are refined. All
 inputs use the same random numbers, so the result of an input does not depend on the other inputs. The exception is an
 input for which no descent succeeds: then other inputs serve as starts.
@@ -18,13 +18,14 @@ from cleverscore.attacks.criterion import ANY, Criterion
 from cleverscore.attacks.far_starts import far_starts
 from cleverscore.attacks.presets import Effort
 from cleverscore.estimators.ascent.boundary_descent import FAR, NEAR, Cut, Schedule, descend_halving
-from cleverscore.estimators.ascent.descent_starts import CUTS, ENOUGH, NEAREST, SAME, Group, groups
+from cleverscore.estimators.ascent.corners import sparse_moves
+from cleverscore.estimators.ascent.descent_starts import CUTS, ENOUGH, NEAREST, SAME, Group, groups, sparse
 from cleverscore.models.margin_gradients import dual_norms
 from cleverscore.norms import dual_exponent
 
 MOST_RIVALS = 32  # likeliest classes whose distance is estimated at the input
 TINY = 1e-30
-SPARSE = 0.05  # share of coordinates that a jump moves for p = 1, where near points are sparse
+CORNER_CUTS = (Cut(0.25, 1 / 2), Cut(0.5, 1 / 2))
 
 
 @torch.no_grad()
@@ -54,6 +55,8 @@ def descent(
         found = criterion.x.clone()
         found[failed] = far_starts(criterion.rows(failed), others, p=p, seed=seed)
         search.keep(found[None])
+    if p == 1.0:
+        search.corners(effort)
     generator = torch.Generator().manual_seed(seed)
     for number in range(effort.rounds):
         if not len(search.open):
@@ -108,6 +111,32 @@ class _Search:
         order = sizes.argsort(dim=0, stable=True)[:NEAREST]
         self.sizes[:, self.open] = sizes.gather(0, order)
         self.points[:, self.open] = points[order, torch.arange(points.shape[1], device=points.device)]
+
+    def corners(self, effort: Effort) -> None:
+        """For p = 1, descend from the moves of one and two coordinates with the smallest margins."""
+        known = self.open[torch.isfinite(self.sizes[0, self.open])]
+        everyone, self.open = self.open, known
+        rows = self.criterion.rows(known)
+        _margins, gradients = rows.margins_and_gradients(rows.x)
+        moves = [
+            sparse_moves(
+                lambda points, i=i: self._margins(i, points), self.criterion.x[i], gradient.flatten(),
+                float(self.sizes[0, i]), effort.starts,
+                (float(self.criterion.low[i]), float(self.criterion.high[i])) if self.criterion.boxed else None,
+            )
+            for i, gradient in zip(known.tolist(), gradients, strict=True)
+        ]  # fmt: skip
+        if moves:
+            starts = rows.x + torch.stack(moves, 1).view(-1, *rows.x.shape)
+            same_kind = torch.zeros(len(starts), dtype=torch.long, device=starts.device)
+            self.descend(starts, effort.iterations, schedule=NEAR, cuts=CORNER_CUTS, kinds=same_kind)
+        self.open = everyone
+
+    def _margins(self, i: int, points: torch.Tensor) -> torch.Tensor:
+        """Margins of points (m, *shape) of one input."""
+        parts = torch.split(points, self.chunk_size)
+        every = (self.criterion.rows(torch.full((len(part),), i, device=part.device)) for part in parts)
+        return torch.cat([rows.margins(part) for rows, part in zip(every, parts, strict=True)])
 
     def round(self, number: int, effort: Effort, generator: torch.Generator) -> None:
         """Descend from groups of starts; after round 0 also close inputs whose nearest point enough groups found."""
@@ -172,7 +201,7 @@ class _Search:
         if math.isinf(self.p):
             noise = noise.sign() * torch.rand(count, dim, generator=generator)
         elif self.p == 1.0:
-            noise *= torch.rand(count, dim, generator=generator) < SPARSE
+            noise = sparse(noise, group.number)
         noise /= torch.linalg.vector_norm(noise, self.p, dim=1, keepdim=True).clamp_min(1e-12)
         sizes, points = self.sizes[:, self.open], self.points[:, self.open]
         scale = torch.where(torch.isfinite(sizes[0]), sizes[0], self._typical_size(x))
