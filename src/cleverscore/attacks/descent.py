@@ -1,10 +1,11 @@
 """The attack "descent" of this package: many short descents to the boundary, from the input and other starts.
 
 The first descents start at the input, towards any class and towards each of the classes that are nearest by margin /
-gradient norm. In l1, descents from moves of one and two coordinates follow (`corners`). Then come rounds of groups of descents, from many distances and from around the nearest points found so
-far (`descent_starts`), until enough groups have found the nearest point. Finally the nearest points are refined. All
-inputs use the same random numbers, so the result of an input does not depend on the other inputs. The exception is an
-input for which no descent succeeds: then other inputs serve as starts.
+gradient norm. In l1, descents from moves of one and two coordinates follow (`corners`). Then come rounds of groups of
+descents, from many distances and from around the nearest points found so far (`descent_starts`), until enough groups
+have found the nearest point. Finally the nearest points are refined. All inputs use the same random numbers, so the
+result of an input does not depend on the other inputs. The exception is an input for which no descent succeeds: then
+other inputs serve as starts.
 """
 
 from __future__ import annotations
