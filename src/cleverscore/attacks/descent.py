@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -119,14 +120,14 @@ class _Search:
         everyone, self.open = self.open, known
         rows = self.criterion.rows(known)
         _margins, gradients = rows.margins_and_gradients(rows.x)
-        moves = [
-            sparse_moves(
-                lambda points, i=i: self._margins(i, points), self.criterion.x[i], gradient.flatten(),
-                float(self.sizes[0, i]), effort.starts,
-                (float(self.criterion.low[i]), float(self.criterion.high[i])) if self.criterion.boxed else None,
-            )
-            for i, gradient in zip(known.tolist(), gradients, strict=True)
-        ]  # fmt: skip
+        box = None
+        moves = []
+        for i, gradient in zip(known.tolist(), gradients, strict=True):
+            if self.criterion.boxed:
+                box = float(self.criterion.low[i]), float(self.criterion.high[i])
+            size = float(self.sizes[0, i])
+            margins = partial(self._margins, i)
+            moves.append(sparse_moves(margins, self.criterion.x[i], gradient.flatten(), size, effort.starts, box))
         if moves:
             starts = rows.x + torch.stack(moves, 1).view(-1, *rows.x.shape)
             same_kind = torch.zeros(len(starts), dtype=torch.long, device=starts.device)
