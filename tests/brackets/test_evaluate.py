@@ -45,6 +45,24 @@ def test_any_part_of_a_preset_can_be_replaced() -> None:
     assert preset_of("quick", blocks=7).blocks == 7 and preset_of(paper) is not None
 
 
+def test_scores_certificates_and_attacks_are_about_valid_inputs_where_there_are_bounds() -> None:
+    classifier, x = made()
+    x[:, :3] = 0.0  # at a bound, so that the regions differ
+    few = {"blocks": 12, "block_size": 8, "attacks": [], "methods": ["sharp"], "certificates": ["crown"]}
+    found, ball, paper = (
+        cs.evaluate(classifier, x, norms=["inf"], **few, **options)
+        for options in ({}, {"region": "ball"}, {"preset": "paper", "radius": "auto"})
+    )
+    alone = {"p": "inf", "radius": "auto"}
+    assert found.score.tolist() == cs.clever(classifier, x, method="sharp", region="box", **alone).values.tolist()
+    assert (
+        ball.score.tolist() == paper.score.tolist() == cs.clever(classifier, x, method="sharp", **alone).values.tolist()
+    )
+    assert (found.score > 1.02 * ball.score).any() and (found.lower > 1.02 * ball.lower).any()
+    free = cs.Classifier(classifier.module)
+    assert cs.evaluate(free, x, norms=["inf"], **{**few, "radius": 0.6}).score == pytest.approx(ball.score, rel=1e-3)
+
+
 @pytest.mark.parametrize("options", [{"preset": "fast"}, {"norms": "inf"}, {"radius": "large"}])
 def test_what_does_not_exist_is_refused(options: dict) -> None:
     classifier, x = made()

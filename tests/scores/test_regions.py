@@ -271,6 +271,11 @@ def test_a_run_keeps_its_region(tmp_path: Path) -> None:
     radii = cs.certify(cs.load_model("zoo:mnist-mlp"), images[:2], p="inf", targets="runner_up", region="box").radius
     assert proved == pytest.approx(sorted(radii))
     assert cleverscore(*model, *few, "--out", ball).returncode == 0
+    quick = ("--method", "paper", "--blocks", 12, "--block-size", 4, "--limit", 1, "--attack", "none")
+    assert cleverscore(*model, *quick, "--out", tmp_path / "quick").returncode == 0
+    for folder, region in ((ball, "ball"), (tmp_path / "quick", "box")):
+        with Store.open(folder) as store:
+            assert store.meta["config"]["region"] == region
     done = cleverscore("compare", box, ball)
     assert done.returncode == 2 and "region is box in the first and ball in the second" in done.stderr
     assert cleverscore("report", box, "--out", tmp_path / "box.html").returncode == 0

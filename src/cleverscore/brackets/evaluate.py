@@ -37,7 +37,7 @@ def evaluate(
     tolerance: float | None = None,
     attacks: Sequence[str | AttackFunction] | None = None,
     certificates: Sequence[str] | None = None,
-    region: str = "ball",
+    region: str | None = None,
     seed: int = 0,
     labels: Sequence[int] | None = None,
     ids: Sequence[int] | None = None,
@@ -53,6 +53,9 @@ def evaluate(
     methods     as in `clever`; `bracket.score` has the scores of the first method, `bracket.others` those of the
                 others.
     blocks, block_size, tolerance, attacks, certificates    override those of the preset; [] for none.
+    region      "box": only inputs within the classifier's bounds count, for scores, attacks and certificates alike (the
+                default where it has bounds, except in preset "paper"). "ball": every point of the ball counts for
+                scores and certificates, as in the paper; attacks stay within the bounds.
     Other arguments are those of `clever`.
 
     >>> import torch
@@ -71,6 +74,7 @@ def evaluate(
     for p in norms:
         parse_norm(p)
     checked_attacks(plan.attacks)
+    region = plan.region_for(classifier.bounds) if region is None else region
     box_of(region, classifier.bounds)
     width = box_width(classifier.bounds, float(x.min()), float(x.max()))
     scores = [

@@ -17,6 +17,7 @@ class Preset:
     methods         methods of scoring; the first is the main one, whose scores gates and summaries use.
     blocks, block_size, tolerance   settings of sampled scores.
     radius          "auto" for a radius that suits the norm, None for the method's default.
+    region          "box": only valid inputs count, where the classifier has bounds; "ball": every point of the ball.
     attacks         names of attacks, each with the attack's own preset after a colon (docs/attacks.md).
     certificates    methods of certification; left out where the network has layers that they cannot bound.
     """
@@ -31,6 +32,11 @@ class Preset:
     radius: float | str | None
     attacks: Sequence[Any]
     certificates: tuple[str, ...]
+    region: str = "box"
+
+    def region_for(self, bounds: tuple[float, float] | None) -> str:
+        """The region of scores and certificates: that of the preset, or the ball for a classifier without bounds."""
+        return "ball" if bounds is None else self.region
 
     def __str__(self) -> str:
         adaptive = "" if self.tolerance is None else f"at most, stopped at {self.tolerance:.0%}"
@@ -41,6 +47,7 @@ class Preset:
             *(f"attack {name}" for name in self.attacks),
             *(f"certificate {name}" for name in self.certificates),
             "radius 5 in every norm" if self.radius is None else f"radius {self.radius}",
+            "valid inputs only" if self.region == "box" else "the whole ball",
         ]
         return f"{self.name}: {', '.join(parts)}"
 
@@ -58,7 +65,7 @@ PRESETS = {
         ),
         Preset(
             "paper", "the paper's score as it stands there, alone", inputs=None, methods=("paper",), blocks=500,
-            block_size=1024, tolerance=None, radius=None, attacks=(), certificates=(),
+            block_size=1024, tolerance=None, radius=None, attacks=(), certificates=(), region="ball",
         ),
     )
 }  # fmt: skip

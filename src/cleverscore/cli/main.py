@@ -148,9 +148,8 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--region",
     type=click.Choice(["ball", "box"]),
-    default="ball",
-    show_default=True,
-    help="Count every point of the ball, or only its points within --bounds (box).",
+    help="Count only points within --bounds (box), or every point of the ball, as the paper does.  [default: box where "
+    "the model has bounds, except in preset paper]",
 )
 @click.option(
     "--attack",

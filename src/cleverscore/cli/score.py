@@ -51,7 +51,7 @@ def run_score(
         options = classifier_options(bounds, mean, std, outputs, device, allow_pickle)
         study = _study(
             model, data, options, norms=norms, targets=targets, index=index, correct_only=correct_only,
-            limit=_limit(limit, plan, index), skip_misclassified=skip_misclassified, radii=radii, default=plan.radius,
+            limit=_limit(limit, plan, index), skip_misclassified=skip_misclassified, radii=radii, plan=plan,
             method=",".join(dict.fromkeys(plan.methods)), blocks=plan.blocks, block_size=plan.block_size,
             tolerance=plan.tolerance,
             **settings,
@@ -95,8 +95,8 @@ def run_score(
 
 def _study(
     model: str, data: str, options: dict[str, Any], *, norms: tuple[str, ...], targets: str, index: str | None,
-    limit: int | None, correct_only: bool, skip_misclassified: bool, radii: tuple[str, ...],
-    default: float | str | None, **settings: Any,
+    limit: int | None, correct_only: bool, skip_misclassified: bool, radii: tuple[str, ...], plan: Preset,
+    region: str | None = None, **settings: Any,
 ) -> Study:  # fmt: skip
     """The study that the options describe; prints a note on anything that looks wrong."""
     from cleverscore.inputs.radius import box_width
@@ -121,7 +121,8 @@ def _study(
         data_fingerprint=source.fingerprint(),
         inputs="all" if rows == list(range(source.count)) else ",".join(map(str, rows)),
         skip_misclassified=skip_misclassified,
-        radius=resolved_radii(radii, norms, default, box_width(classifier.bounds, images.min(), images.max())),
+        radius=resolved_radii(radii, norms, plan.radius, box_width(classifier.bounds, images.min(), images.max())),
+        region=plan.region_for(classifier.bounds) if region is None else region,
         **settings,
     )
     labels = None if source.labels is None else source.labels[rows]

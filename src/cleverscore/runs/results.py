@@ -164,7 +164,8 @@ def describe_run(store: Store) -> str:
     methods = f"method{'s' * (len(wordings) > 1)} {' and '.join(wordings)}"
     work = ", ".join(words.work for words in wordings.values())
     return (
-        f"{config.model} on {config.data}: {norms}, {config.targets}, {methods}, radius {radii}, {work}, "
+        f"{config.model} on {config.data}: {norms}, {config.targets}, {methods}, radius {radii}, region "
+        f"{config.region}, {work}, "
         f"seed {config.seed}"
     )
 

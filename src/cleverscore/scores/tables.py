@@ -168,15 +168,15 @@ def remarks(scores: Sequence[Score], *, could_eliminate: bool = False, fits: boo
         lines.append(f"unfinished ({part}): not all blocks are drawn yet, so these scores and intervals will move")
     penalised = [score for score in scores if score.outcome in DOUBTFUL]
     if penalised and not fits:
-        kinds = ", ".join(f"{outcome.value} {n}" for outcome, n in Counter(s.outcome for s in penalised).items())
         lines.append(
-            f"~ {len(penalised)} of {len(scores)} scores rest on the fit's penalty ({kinds}): blocks are too small to "
-            "show how large gradients get; larger blocks may, and method sharp needs none"
+            f"~ {len(penalised)} of {len(scores)} scores are rough guesses: the sampled gradients do not show how large "
+            "gradients can get around these inputs; larger blocks may show it, and the method sharp does not sample"
         )
     elif penalised:
         lines.append(
-            f"~ ({len(penalised)}): the score rests on a fit that is not to be relied on, made with penalty "
-            f"{penalised[0].rule.penalty:g}; another penalty gives another score"
+            f"~ ({len(penalised)}): a rough guess, because the sampled gradients do not show how large gradients can "
+            f"get around the input; the penalty of the fit, {penalised[0].rule.penalty:g}, decides, and another penalty "
+            "gives another score"
         )
     open_ended = sum(score.open_below for score in scores)
     if open_ended and fits:
