@@ -32,7 +32,7 @@ def test_quick_gives_a_bracket_of_everything() -> None:
     assert {"cat", "dog", "a very long.", "bird"} & set(str(found).replace("a very long.", "bird").split())
     assert set(found.to_frame().method) == {"paper", "sharp"}
     labels = cs.plots.robust_accuracy(found, p=2.0).get_legend_handles_labels()[1]
-    assert labels == ["certified", "estimated (sharp)", "attacked"]
+    assert labels[:3] == ["certified", "estimated (sharp)", "attacked"]
 
 
 def test_any_part_of_a_preset_can_be_replaced() -> None:
@@ -47,6 +47,7 @@ def test_any_part_of_a_preset_can_be_replaced() -> None:
 
 def test_scores_certificates_and_attacks_are_about_valid_inputs_where_there_are_bounds() -> None:
     classifier, x = made()
+    classifier.module[0].weight.data.mul_(8.0)  # near decision boundaries
     x[:, :3] = 0.0  # at a bound, so that the regions differ
     few = {"blocks": 12, "block_size": 8, "attacks": [], "methods": ["sharp"], "certificates": ["crown"]}
     found, ball, paper = (

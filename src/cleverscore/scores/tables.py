@@ -169,14 +169,15 @@ def remarks(scores: Sequence[Score], *, could_eliminate: bool = False, fits: boo
     penalised = [score for score in scores if score.outcome in DOUBTFUL]
     if penalised and not fits:
         lines.append(
-            f"~ {len(penalised)} of {len(scores)} scores are rough guesses: the sampled gradients do not show how large "
-            "gradients can get around these inputs; larger blocks may show it, and the method sharp does not sample"
+            f"~ {len(penalised)} of {len(scores)} scores are rough guesses: the sampled gradients do not show how "
+            "large gradients can get around these inputs; larger blocks may show it, and the method sharp does not "
+            "sample"
         )
     elif penalised:
         lines.append(
             f"~ ({len(penalised)}): a rough guess, because the sampled gradients do not show how large gradients can "
-            f"get around the input; the penalty of the fit, {penalised[0].rule.penalty:g}, decides, and another penalty "
-            "gives another score"
+            f"get around the input; the penalty of the fit, {penalised[0].rule.penalty:g}, decides, and another "
+            "penalty gives another score"
         )
     open_ended = sum(score.open_below for score in scores)
     if open_ended and fits:
