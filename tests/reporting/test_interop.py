@@ -74,6 +74,7 @@ def test_the_section_for_a_model_card(tmp_path: Path) -> None:
     assert (tmp_path / "card.md").read_text() == done.stdout
     assert "Fewer than" not in done.stdout
     few = cleverscore("export", made_run(tmp_path / "few", inputs=5), "--format", "card").stdout
+    assert "Accuracy on these inputs: 80.0% of 5, " in few
     assert few.count("Fewer than 6 inputs have no 95% interval") == 2
 
 
@@ -87,6 +88,6 @@ def test_hugging_face_reads_the_metadata_of_a_card(tmp_path: Path) -> None:
     score = results["clever_score", "Median CLEVER score, l2, method paper"]
     assert score.metric_value == pytest.approx(found.norms[0].median.value, rel=1e-5)
     assert score.dataset_name == "a/b: c.npz" and card.data.model_name == 'evil: "name"\n- x'
-    assert results["accuracy", "Accuracy"].metric_value == pytest.approx(12 / 14, rel=1e-5)
+    assert results["accuracy", "Accuracy on the 14 inputs of the run"].metric_value == pytest.approx(12 / 14, rel=1e-5)
     assert len(results) == 5  # accuracy, and in two norms score and attack
     assert "| l2 |" in card.text and "robust accuracy" in card.text

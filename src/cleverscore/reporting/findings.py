@@ -51,8 +51,8 @@ class NormFindings:
 
     method      the method of `per_input`: sharp if the run has it, else the first one.
     by_method   the smallest score of each input by every method of the run.
-    upper       the best attack's distortion, NaN if none was run, infinite if all failed.
-    uppers      the same for the scores of every method, whose targets may differ.
+    uppers      the best attack's distortion by method, since the targets of their scores may differ; NaN if none was
+                run, infinite if all failed.
     certified   the certified radius, NaN without a certificate.
     targets     the scores of each input for all its target classes.
     """
@@ -60,13 +60,17 @@ class NormFindings:
     p: float
     radius: float
     per_input: tuple[Score | None, ...]
-    upper: Array
     certified: Array
     attacks: tuple[str | None, ...]
     targets: tuple[tuple[Score, ...], ...]
     method: str = ""
     by_method: Mapping[str, tuple[Score | None, ...]] = field(default_factory=dict)
     uppers: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def upper(self) -> Array:
+        """The best attack's distortion for the scores of `method`; NaN where there is no score or no attack."""
+        return self.uppers.get(self.method, np.full(len(self.per_input), math.nan))
 
     @property
     def sampled(self) -> NormFindings:
@@ -143,7 +147,7 @@ class NormFindings:
             return tuple(values[i] for i in keep)
 
         return replace(
-            self, per_input=kept(self.per_input), upper=self.upper[list(keep)], certified=self.certified[list(keep)],
+            self, per_input=kept(self.per_input), certified=self.certified[list(keep)],
             attacks=kept(self.attacks), targets=kept(self.targets),
             by_method={name: kept(per_input) for name, per_input in self.by_method.items()},
             uppers={name: upper[list(keep)] for name, upper in self.uppers.items()},
@@ -166,13 +170,10 @@ class NormFindings:
         capped = np.array([score is not None and score.capped for score in self.per_input], dtype=bool)
         return below_certificate(self.column("value"), self.certified, capped)
 
-    @property
-    def violation_rate(self) -> float:
-        """Share of attacked inputs whose score by `method` lies above the attack; NaN without attacks."""
-        return share_above_attack(self.column("value"), self.upper)
-
     def violation_rate_of(self, method: str) -> float:
-        """Share of attacked inputs whose score by one of the run's methods lies above the attack."""
+        """Share of attacked inputs whose score by this method lies above the attack; NaN without scores or attacks."""
+        if method not in self.by_method:
+            return math.nan
         values = [math.nan if score is None else score.value for score in self.by_method[method]]
         return share_above_attack(np.array(values), self.uppers[method])
 
@@ -305,9 +306,9 @@ def _norm(rule: ScoreRule, scores: Scores, bracket: Bracket | None, places: Mapp
     for row in scores.rows:
         if row.p == p and row.method == method and not takes_smallest(row.target_kind):
             targets[places[row.input]].append(row)
-    upper, certified, attacks = _bounds(bracket, per_input)
+    _, certified, attacks = _bounds(bracket, per_input)
     return NormFindings(
-        p, rule.radius, tuple(per_input), upper, certified, attacks, tuple(map(tuple, targets)), method,
+        p, rule.radius, tuple(per_input), certified, attacks, tuple(map(tuple, targets)), method,
         {name: tuple(of) for name, of in methods.items()},
         {name: _bounds(bracket, of)[0] for name, of in methods.items()},
     )  # fmt: skip

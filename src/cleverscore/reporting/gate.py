@@ -262,7 +262,7 @@ def _robust(norm: NormFindings, least: float, epsilon: float) -> Check:
 
 
 def _violations(norm: NormFindings, most: float) -> Check:
-    rate = norm.violation_rate
+    rate = norm.violation_rate_of(norm.method)
     if np.isnan(norm.upper).all():
         raise InputError(
             f"--max-violations needs attacks beside the scores, and the run has none in the norm {norm.name}; add "

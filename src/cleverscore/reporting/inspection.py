@@ -11,6 +11,7 @@ from scipy import stats
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cleverscore.brackets.presets import PRESETS
 from cleverscore.certificates.certify import check_method
 from cleverscore.certificates.tracing import trace
 from cleverscore.errors import CertificateError, InputError
@@ -21,7 +22,9 @@ from cleverscore.models.classifier import Classifier
 from cleverscore.scores.cost import duration, estimate
 
 NORM_LAYERS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
-FULL_BLOCKS, FULL_BLOCK_SIZE = 500, 1024
+# Gradients of an input in the preset quick: of a search by sharp (docs/agreement.md: a median of 2,400 over networks),
+# and of a quick attack (docs/attacks.md).
+SEARCH_GRADIENTS, ATTACK_GRADIENTS = 2400, 400
 READ_AT_ONCE = 256
 MOSTLY_RIGHT = 0.75
 # Steps: their gradient is zero or there is none, so a score cannot see through them.
@@ -76,7 +79,7 @@ def describe(classifier: Classifier, data: Source | None, *, command: str | None
         lines |= {"gradients": _gradients(classifier, x), "certificates": _certificates(classifier, shape)}
         if data is not None:
             lines |= _accuracy(classifier, data, probe.num_classes)
-        lines |= _cost(classifier, x[:1])
+        lines |= _cost(classifier, x[:1], None if data is None else data.count)
     if command is not None and data is not None:
         lines["next"] = f"{command}{_needed_options(classifier, lines['data'])}"
     width = max(map(len, lines))
@@ -177,10 +180,18 @@ def _accuracy(classifier: Classifier, data: Source, classes: int) -> dict[str, s
     return lines | {"accuracy": f"{right / data.count:.2%} of {data.count} inputs{hint}"}
 
 
-def _cost(classifier: Classifier, x: torch.Tensor) -> dict[str, str]:
-    one = estimate(classifier, x, targets="runner_up", blocks=FULL_BLOCKS, block_size=FULL_BLOCK_SIZE)
-    every = estimate(classifier, x, blocks=FULL_BLOCKS, block_size=FULL_BLOCK_SIZE)
+def _cost(classifier: Classifier, x: torch.Tensor, count: int | None) -> dict[str, str]:
+    """The time of the presets quick and paper, and of one block, from a short measurement."""
+    quick, paper = PRESETS["quick"], PRESETS["paper"]
+    assert quick.inputs is not None  # the preset has a number
+    one = estimate(classifier, x, targets="runner_up", blocks=paper.blocks, block_size=paper.block_size)
+    every = estimate(classifier, x, blocks=paper.blocks, block_size=paper.block_size)
+    sampled = every.seconds * quick.blocks * quick.block_size / every.points
+    searched = (SEARCH_GRADIENTS + ATTACK_GRADIENTS) * one.seconds / one.gradients
+    inputs = quick.inputs if count is None else min(quick.inputs, count)
     return {
-        "one block": f"{duration(one.seconds / FULL_BLOCKS)} for {FULL_BLOCK_SIZE} points and one target",
-        "full run": f"{duration(one.seconds)} per input and norm for one target; untargeted {every}",
+        "quick run": f"about {duration(inputs * (sampled + searched))} for {inputs} inputs in one norm, attacks "
+        "included: `cleverscore score` without options",
+        "one block": f"{duration(one.seconds / paper.blocks)} for {paper.block_size} points and one target",
+        "full run": f"--preset paper: {duration(one.seconds)} per input and norm for one target; untargeted {every}",
     }

@@ -68,7 +68,7 @@ def model_index(found: Findings) -> list[str]:
     task = "image-classification" if found.pictures else "other"
     metrics: list[tuple[str, str, float]] = []
     if not math.isnan(found.accuracy.value) and not found.excluded:
-        metrics.append(("accuracy", "Accuracy", found.accuracy.value))
+        metrics.append(("accuracy", f"Accuracy on the {len(found.ids)} inputs of the run", found.accuracy.value))
     for norm in found.norms:
         for method in norm.by_method:
             label = f"Median CLEVER score, l{norm.name}, method {method}"
@@ -99,7 +99,11 @@ def _accuracy(found: Findings) -> str:
         return f"{found.excluded[:1].upper()}{found.excluded[1:]}: accuracy is not known."
     if math.isnan(found.accuracy.value):
         return "Labels are not known: the predicted class is taken for the right one."
-    return f"Accuracy on these inputs: {found.accuracy.value:.1%}. Misclassified inputs count as 0."
+    known = sum(label is not None for label in found.labels)
+    return (
+        f"Accuracy on these inputs: {found.accuracy.value:.1%} of {known}, which is no measure of the accuracy on the "
+        "whole data set. Misclassified inputs count as 0."
+    )
 
 
 def _robust_accuracy(found: Findings) -> list[str]:

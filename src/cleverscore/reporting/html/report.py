@@ -132,7 +132,7 @@ def _above_attack(norm: NormFindings) -> str:
     """The share of scores above their attacks; with several methods, that of each."""
     shares = {method: norm.violation_rate_of(method) for method in norm.by_method}
     if len(shares) < 2 or all(map(math.isnan, shares.values())):
-        return _share(norm.violation_rate)
+        return _share(norm.violation_rate_of(norm.method))
     return ", ".join(f"{method_words(method)} {_share(share, 'unknown')}" for method, share in shares.items())
 
 
