@@ -259,8 +259,8 @@ def inspect(model: str, data: str | None, **options: Any) -> None:
 @click.option("--model", default="zoo:mnist-mlp", show_default=True, help="Any MODEL for MNIST images.")
 def demo(out: Path, model: str) -> None:
     """Score ten shipped digits with the shipped network: a table here, plots and a report in a folder."""
-    from cleverscore.reporting.plots.demo import BLOCK_SIZE, BLOCKS, IMAGES, write_plots
     from cleverscore.reporting.html.report import write_report
+    from cleverscore.reporting.plots.demo import BLOCK_SIZE, BLOCKS, IMAGES, write_plots
     from cleverscore.runs.results import stored_bracket
     from cleverscore.runs.store import Store
 
