@@ -95,7 +95,10 @@ def methods_text(bracket: Bracket) -> str:
 
 
 def methods_remarks(bracket: Bracket) -> list[str]:
-    """How reliable the scores of several methods are, one sentence each; it names the method unless all share it."""
+    """Sentences on how reliable the scores of several methods are.
+
+    A sentence that holds for all methods is given once, without a name; any other begins with the methods' names.
+    """
     brackets = (bracket, *bracket.others)
     told: dict[str, list[str]] = {}  # what holds for all methods is said once
     for each in brackets:

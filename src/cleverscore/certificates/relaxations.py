@@ -140,7 +140,11 @@ class Clamp(Activation):
         return x.clamp(self.floor, self.ceiling)
 
     def lines(self, low: torch.Tensor, high: torch.Tensor) -> Lines:
-        """Lines around f on [low, high]: on each side a flat or the steepest line, the one nearer at the middle."""
+        """Lines around f on [low, high].
+
+        Above f and below it there are two candidates: the horizontal line, and a line through one end of f's graph. The
+        candidate that is closer to f at the midpoint of the interval is used.
+        """
         above = self._above(low, high, self.floor, self.ceiling)
         # From below: the same picture, turned by half a turn.
         slope, shift = self._above(-high, -low, -self.ceiling, -self.floor)

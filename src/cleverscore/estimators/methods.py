@@ -1,4 +1,4 @@
-"""The built-in estimators by name, and how a name or an address becomes an estimator."""
+"""The built-in estimators by name, and how a name, or an import path like package.module:name, becomes an estimator."""
 
 from __future__ import annotations
 

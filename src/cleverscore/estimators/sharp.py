@@ -1,4 +1,4 @@
-"""Sharp: the method that searches for the largest falls of the margin across shells around the input."""
+"""Sharp: the method that searches for the largest decreases of the margin between spheres around the input."""
 
 from __future__ import annotations
 

@@ -85,9 +85,10 @@ class Network:
         return tuple(np.zeros(len(bias), np.int8) for bias in self.biases[:-1])
 
     def projected(self) -> tuple[Network, Array]:
-        """The same network on the row space of its first layer, for l2, and an orthonormal basis of this space.
+        """The network restricted to the row space of its first layer, and an orthonormal basis of this space.
 
-        It has fewer inputs z with d = basis @ z, and the same norms.
+        The restricted network takes a shorter vector z instead of the move d = basis @ z of the input. The l2 norms of
+        z and d are equal; for other norms the network itself is returned, with the identity as basis.
         """
         if self.p != 2.0 or self.weights[0].shape[0] >= self.dim or not self.depth:
             return self, np.eye(self.dim)

@@ -51,19 +51,23 @@ class Tail:
 class Score:
     """The score of one input for one target class, or the smallest score over several targets.
 
-    rule        how the score was computed from measurements: the method, the norm, the radius, the level.
-    value       min(margin / lipschitz, radius); NaN where a gradient was not finite.
+    rule        how the score was computed from measurements: the method, the norm, the radius, the confidence level of
+                intervals.
+    value       min(margin / lipschitz, radius), unless `profile` or `slope` is there; NaN where a gradient was not
+                finite.
     low, high   interval of `value` at the rule's level; it covers the statistical error of the end-point and is no
                 certificate. Where the outcome says that the fit is unreliable, `low` is 0 and `high` is margin / sample
                 maximum.
     lipschitz   the Lipschitz constant used: the fitted end-point, or the sample maximum where there is no fit.
     maxima      the block maxima.
     fit         the tail fit; None for methods without one.
-    profile     the radial profile of a method that searches, else None. With a profile, `lipschitz` is the mean slope,
-                and `low` is the smallest score that a longer search would probably give.
+    profile     the radial profile of a method that searches, else None. With a profile, `value` is the distance that
+                the search found, `lipschitz` the mean decrease of the margin per unit of distance, `low` the smallest
+                score that a longer search would probably give, and `high` is `value`.
     upper       distance of the nearest point of another class that the method found; infinite if it found none, NaN if
                 it does not search for one.
-    slope       the gradient norm at the input, for second-order scores, whose maxima are curvatures; else None.
+    slope       the gradient norm at the input, for second-order scores; else None. With it, `maxima` and `lipschitz`
+                are curvatures, and `value` is the distance at which the slope and this curvature reach the margin.
     """
 
     input: int

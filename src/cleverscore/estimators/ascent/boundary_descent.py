@@ -1,4 +1,6 @@
-"""Descents of the margin to the nearest point beyond the decision boundary (a crossing), many rows at a time.
+"""Descents of the margin to the nearest point beyond the decision boundary (a crossing), many descents at a time.
+
+Each descent is one row of the tensors here.
 
 Two stages share the gradients. The first takes steps against the gradient inside a ball around the input whose radius
 grows until a row crosses and then shrinks below each crossing, as in DDN (Rony et al., 2019) and FMN (Pintor et al.,
@@ -43,7 +45,11 @@ BEYOND = 1e-4  # a step goes this much farther than the linearised boundary, so 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Step sizes as shares of the radius, and relative changes of the radius: first and last (cosine decay)."""
+    """How the steps of a descent become smaller: pairs (value at the first step, at the last), cosine decay between.
+
+    step_sizes      lengths of steps, as shares of the radius of the current ball.
+    radius_changes  relative changes of this radius from step to step.
+    """
 
     step_sizes: tuple[float, float]
     radius_changes: tuple[float, float]

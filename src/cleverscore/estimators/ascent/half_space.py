@@ -1,4 +1,4 @@
-"""The point of a half-space that is nearest in an lp norm, inside a box or without one."""
+"""The point of a half-space that is nearest to a given point in an lp norm, inside a box or without one."""
 
 from __future__ import annotations
 

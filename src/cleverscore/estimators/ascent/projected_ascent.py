@@ -1,5 +1,7 @@
 """The largest falls (decreases) of the margin across shells, and the radius at which they add up to the margin.
 
+A shell is the space between two neighbouring spheres around the input.
+
 Every shell of every target has several directions u with ||u||_p <= 1. A step moves each direction along the gradient
 of
     fall_k(r u) = g(x0 + e_(k-1) r u) - g(x0 + e_k r u),     e_0 = 0, e_K = 1,

@@ -1,4 +1,4 @@
-"""Method: estimators that sample gradient norms in a ball and fit the tail of their block maxima (Algorithm 1)."""
+"""Method: the estimators that sample gradient norms in a ball and fit the tail of their block maxima (Algorithm 1)."""
 
 from __future__ import annotations
 
