@@ -66,8 +66,8 @@ def test_whole_inputs_are_computed_while_scores_and_bounds_fit(
         assert {record.input for record in store.above()} == {record.input for record in store.below()} == set(computed)
         assert [example.input_id for example in left] == list(range(len(computed), INPUTS))
         assert (what_is_missing(store) is None) == (not left)
-        # No input may take more than the rest of the time.
-        assert clock.shares[0] <= seconds and len(clock.shares) == len(clock.groups)
+        # The first input may take the rest of the time, a later one somewhat more than was expected of it.
+        assert clock.shares[0] <= seconds and all(share >= 1.5 * 2.0 for share in clock.shares[1:])
 
 
 def test_the_same_command_goes_on_where_the_budget_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,8 @@ PROBE_SHARE = 0.05  # of the time, for probes of gradient masking
 END_SHARE = 0.05  # of the time, for what follows the computation: reading the run and printing it
 FIRST_SCORE_SHARE = 0.8  # of the time that the scores of the first input may take; then it still has to be attacked
 SAFETY = 0.9  # of the remaining time, which a group of several inputs may be expected to take
+# How many times the expected time an input may take in any case: one that needs a little more is not cut short.
+LEAST_ROOM = 1.5
 AT_ONCE, ALONE = 1e-9, 1e9  # seconds per input, which put a group of inputs into one shard, or each into its own
 
 
@@ -83,8 +85,7 @@ def run_within(
         size = min(inputs_within(budget.left, each), 2 * len(group))
         if size == 0:
             break
-        # What a group needs less than expected goes to inputs that need more.
-        room = budget.left / (size * max(each, AT_ONCE))
+        room = max(budget.left / (size * max(each, AT_ONCE)), LEAST_ROOM)
         shares = {series: room * took.get(series, each) for series in study.settings}
     return incomplete(study, store, wanted)
 
