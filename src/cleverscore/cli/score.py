@@ -65,7 +65,7 @@ def run_score(
     if wanted.attacks and study.classifier.bounds is None:
         unit = all(float(example.x.min()) >= 0.0 and float(example.x.max()) <= 1.0 for example in study.examples)
         advice = "; these inputs lie between 0 and 1: add --bounds 0,1" if unit else ""
-        note(f"no --bounds given: attacks may leave the range of valid inputs{advice}")
+        note(f"no --bounds given: scores and attacks count points outside the range of valid inputs too{advice}")
     folder = out or Path("runs") / f"{_slug(model)}-{study.config.short_hash()}"
     with study.open_store(folder, fresh=fresh, command=_command()) as store:
         for text in study.dropped:
