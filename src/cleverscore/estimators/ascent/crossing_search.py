@@ -272,10 +272,12 @@ class CrossingSearch:
                     if not self.affords(corner_gradients(self.x.numel()) + reserve * len(self.active)):
                         return
                     self.swept[t] = upper
-                    work += [_Start(t, offset, len(self.targets) + t) for offset in self._corners(t, upper)]
+                    work += [_Start(t, offset, t) for offset in self._corners(t, upper)]
             if not work:
                 return
-            self._descend(work, schedule=NEAR, cuts=REFINING_CUTS)
+            for t, nearest in self._descend(work, schedule=NEAR, cuts=REFINING_CUTS).items():
+                far = self.far if t == ANY else self.targets[t].far
+                far.corners = min(far.corners, nearest)
 
     def _corners(self, t: int, upper: float) -> torch.Tensor:
         """The most promising corners for a target, or for any."""
@@ -357,10 +359,10 @@ class CrossingSearch:
         steps: int = DESCENT_STEPS,
         schedule: Schedule = FAR,
         cuts: Sequence[Cut] = CUTS,
-    ) -> None:
-        """Run descents, and record the crossings that they found."""
+    ) -> dict[int, float]:
+        """Run descents, record the crossings that they found, and return the distance of each group's nearest."""
         if not work:
-            return
+            return {}
         before = self.rows.spent
         classes = torch.tensor(
             [ANY if start.target == ANY else self.classes[start.target] for start in work], device=self.x.device
@@ -393,6 +395,7 @@ class CrossingSearch:
             if far is not None:
                 far.met.append(best[group])
         self._update()
+        return best
 
     def _update(self) -> None:
         """Resume targets of which a descent found a near crossing, and limit all values by distances of crossings."""

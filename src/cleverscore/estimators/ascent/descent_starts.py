@@ -66,10 +66,17 @@ class FarGroups:
 
     first_order margin / ||gradient|| at the input.
     met         the distance of the nearest crossing that each group found, infinite if it found none.
+    corners     the same of the search of corners. It counts as two groups: it knows no crossing, like a far group, and
+                it looks at all moves of one coordinate, so that a second such search would find the same.
     """
 
     first_order: float = math.inf
     met: list[float] = field(default_factory=list)
+    corners: float = math.inf
+
+    @property
+    def _found(self) -> tuple[float, ...]:
+        return (*self.met, self.corners, self.corners)
 
     def wanted(self, nearest: float) -> int:
         """How many groups have to find the nearest crossing before the search may end.
@@ -87,7 +94,7 @@ class FarGroups:
         >>> FarGroups(1.0, [1.0, 1.01, 1.2, 1.0]).meetings(1.0), FarGroups(1.0, [math.inf] * 9).meetings(math.inf)
         (3, 0)
         """
-        return sum(distance <= (1.0 + SAME) * nearest for distance in self.met) if math.isfinite(nearest) else 0
+        return sum(distance <= (1.0 + SAME) * nearest for distance in self._found) if math.isfinite(nearest) else 0
 
     def settled(self, nearest: float) -> bool:
         """Whether enough groups found the nearest crossing."""
@@ -105,7 +112,7 @@ class FarGroups:
         """
         if not 0.0 < nearest < math.inf:
             return 0.0
-        second = sorted(self.met)[1] if len(self.met) > 1 else math.inf
+        second = sorted(self._found)[1]
         per_spread = UNSEEN_PER_SPREAD if settled else UNSETTLED_PER_SPREAD
         by_spread = min(per_spread * max(second / nearest - 1.0, 0.0), MOST_UNSEEN)
         curved = 1.0 if math.isnan(self.first_order) else min(abs(self.first_order / nearest - 1.0), 1.0)
