@@ -39,6 +39,9 @@ from cleverscore.norms import dual_exponent
 Array = npt.NDArray[np.float64]
 
 DESCENT_STEPS = 28
+# In l1 inside a box a descent moves one coordinate after another to the side of the box. (A ReLU network trained on
+# squared error: with 28 steps the crossing of one of 16 inputs was 1.4 to 1.5 times as far as with 40.)
+L1_BOX_STEPS = 40
 # Starts of a group that take whichever target they meet; where each target is asked for, it also has groups of its own.
 ANY_STARTS, TARGET_STARTS = 11, 5
 # Every third far group goes towards the targets in turn: descents towards any of them can pass by a class that is near.
@@ -192,6 +195,7 @@ class CrossingSearch:
 
     def __post_init__(self) -> None:
         self.places = {target: t for t, target in enumerate(self.classes)}
+        self.steps = L1_BOX_STEPS if self.p == 1.0 and self.box is not None else DESCENT_STEPS
 
     @property
     def active(self) -> list[int]:
@@ -228,7 +232,7 @@ class CrossingSearch:
         for number in range(self.most_rounds):
             work = self._round(number)
             left = reserve * len(self.active)
-            if not work or not self.affords(descent_gradients(len(work), DESCENT_STEPS) + left):
+            if not work or not self.affords(descent_gradients(len(work), self.steps) + left):
                 break
             self._descend(work)
         self._sweep_corners(reserve)
@@ -356,13 +360,17 @@ class CrossingSearch:
     def _descend(
         self,
         work: Sequence[_Start],
-        steps: int = DESCENT_STEPS,
+        steps: int = 0,
         schedule: Schedule = FAR,
         cuts: Sequence[Cut] = CUTS,
     ) -> dict[int, float]:
-        """Run descents, record the crossings that they found, and return the distance of each group's nearest."""
+        """Run descents, record the crossings that they found, and return the distance of each group's nearest.
+
+        steps   gradients of a descent; 0 for the usual number.
+        """
         if not work:
             return {}
+        steps = steps or self.steps
         before = self.rows.spent
         classes = torch.tensor(
             [ANY if start.target == ANY else self.classes[start.target] for start in work], device=self.x.device
