@@ -128,6 +128,9 @@ def assembled(pieces: dict[Task, Piece], networks: Sequence[str], norms: Sequenc
             }
             if one:
                 row |= {f"sharp_{name}": nested(name, one, other) for name, other in others.items() if other}
+            scored, attacked = (pieces.get(Task(network, norm, name, 0)) for name in ("sharp-box", "box-attack"))
+            if scored and attacked:
+                row["in_box"] = compared([scored], np.array(attacked["scores"], dtype=np.float64))
             if row["methods"]:
                 rows.append(row)
     return rows
@@ -300,6 +303,7 @@ def markdown(result: dict[str, Any]) -> str:
                 f"| {f'{min(equal):.3f} to {max(equal):.3f}' if equal else ''} "
                 f"| {found['seconds']:.2f} | {found['gradients']:,.0f} |"
             )
+    lines += _box_table([row for row in result["rows"] if "in_box" in row], names)
     lines += ["", "Attacks that found the nearest point, over all inputs: " + _winners(result["rows"]) + "."]
     if len(result["sources"]) > 1:
         lines += [
@@ -307,6 +311,30 @@ def markdown(result: dict[str, Any]) -> str:
             f"Scores come from {len(result['sources'])} versions of the code: {', '.join(result['sources'])}.",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _box_table(rows: Sequence[dict[str, Any]], names: dict[int, str]) -> list[str]:
+    """Scores in the box against attacks that stay in it."""
+    if not rows:
+        return []
+    ratios = np.concatenate([np.ravel(row["in_box"]["ratios"]) for row in rows])
+    above = int((ratios > 1.0 + ROUNDING).sum())
+    lines = [
+        "",
+        'In the box (`region="box"`), against the nearest of long attacks that stay in it (ours from two seeds, FMN, '
+        f"in l2 also DDN): {above} of {len(ratios)} scores are above, the largest ratio is {ratios.max():.3f}.",
+        "",
+        "| network | norm | inputs | attack | Spearman | median ratio | largest | above |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        found = row["in_box"]
+        lines.append(
+            f"| {names[id(row)]} | {row['norm']} | {found['inputs']} | {np.median(found['referee']):.4g} "
+            f"| {found['spearman']:.2f} | {found['median_ratio']:.3f} | {found['largest_ratio']:.3f} "
+            f"| {found['above']:.1%} |"
+        )
+    return lines
 
 
 def _winners(rows: Sequence[dict[str, Any]]) -> str:

@@ -59,6 +59,19 @@ def sharp_box(classifier: cs.Classifier, x: torch.Tensor, p: float, seed: int, o
     return _clever(classifier, x, p, seed, method="sharp", region="box")
 
 
+def box_attack(classifier: cs.Classifier, x: torch.Tensor, p: float, seed: int, options: dict[str, Any]) -> Scored:
+    """The referee of scores in the box: the smallest distance of long attacks that stay in it, ours and foolbox's."""
+    began = time.process_time()
+    names = ("descent", "fmn", "ddn") if p == 2.0 else ("descent", "fmn")
+    found = [
+        cs.best_attack(classifier, x, chosen, p=p, preset="long", region="box", seed=other, workers=1).distortion
+        for other, chosen in enumerate((names, "descent"))
+    ]
+    share = (time.process_time() - began) / len(x)
+    sizes = [float(size) for size in np.min(found, axis=0)]
+    return Scored(sizes, [share] * len(x), [0.0] * len(x), {"attacks": names}, {})
+
+
 def sharp_near(classifier: cs.Classifier, x: torch.Tensor, p: float, seed: int, options: dict[str, Any]) -> Scored:
     """In a ball that holds half of the inputs' boundaries; `more` has the radius, to which other scores are cut."""
     radius = float(np.median(_clever(classifier, x, p, seed, method="sharp").scores))
@@ -152,6 +165,7 @@ METHODS: dict[str, Callable[[cs.Classifier, torch.Tensor, float, int, dict[str, 
     "sharp": sharp,
     "sharp-all": sharp_all,
     "sharp-box": sharp_box,
+    "box-attack": box_attack,
     "sharp-near": sharp_near,
     "sharp-25": sharp_25,
     "sharp-alone": sharp_alone,
