@@ -2,7 +2,8 @@
 
 NETWORKS is what `python -m benchmarks.trained_networks` made. For each network and norm, scores of 16 inputs are
 compared with a referee: the smallest distance that any attack in ATTACKS found. Scores are about the whole ball around
-an input, so attacks may leave the input box. Scores in the box (sharp-box) are compared with attacks in it (box-attack).
+an input, so attacks may leave the input box. Scores in the box (sharp-box) are compared with attacks that stay in it
+(box-attack).
 
 Every (network, norm, method, seed) is a piece of work, kept as one file in --work, so an interrupted run goes on;
 --again computes pieces anew. Referees depend on the networks and attacks alone. With --only table, nothing is
