@@ -590,3 +590,44 @@ def test_an_unlikely_class_with_a_steep_gradient_is_found_without_being_named() 
     named = cs.best_attack(classifier, x, p=2, targets=[2]).distortion
     assert cs.best_attack(classifier, x, p=2).distortion == pytest.approx(named, rel=0.01)
     assert named == pytest.approx(0.0927, rel=0.01)
+
+
+class Disc(nn.Module):
+    """Class 1 outside the unit disc."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outside = (x**2).sum(1) - 1.0
+        return torch.stack([torch.zeros_like(outside), outside], 1)
+
+
+@pytest.mark.parametrize("first", [0.9, 0.9999, 0.99999])
+def test_an_input_next_to_the_boundary_is_moved_across_it(first: float) -> None:
+    """The logits there are so small that a tie looked like a success, and was refused afterwards."""
+    attacked = cs.best_attack(cs.Classifier(Disc(), bounds=(-2.0, 2.0)), torch.tensor([[first, 0.0]]), p=2)
+    assert attacked.distortion[0] == pytest.approx(1.0 - first, rel=0.1)
+
+
+class Polytope(nn.Module):
+    """Class 1 where all of some affine functions are positive: no gradient at the input points into it."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.normals = torch.randn(30, 40, generator=generator) + 0.3
+        self.shifts = torch.rand(30, generator=generator) + 0.3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        least = (x @ self.normals.T - self.shifts).amin(1)
+        return torch.stack([torch.zeros_like(least), least], 1)
+
+
+@pytest.mark.parametrize("p", [2, "inf"])
+def test_a_longer_preset_is_never_worse(p: Any) -> None:
+    for seed in range(2):
+        classifier = cs.Classifier(Polytope(seed), bounds=(-50.0, 50.0))
+        found = [
+            float(cs.best_attack(classifier, torch.zeros(1, 40), p=p, preset=preset).distortion[0])
+            for preset in ("quick", "default", "long")
+        ]
+        assert found == sorted(found, reverse=True)
+        assert math.isfinite(found[-1])

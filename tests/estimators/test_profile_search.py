@@ -383,3 +383,47 @@ def test_a_class_that_only_seems_near_does_not_hide_another(p: object) -> None:
     score = cs.clever(cs.Classifier(Promising(), input_shape=(2,)), torch.zeros(1, 2), p=p, method="sharp", radius=9.0)
     assert score[0].upper == pytest.approx(1.0, abs=1e-3)
     assert score[0].value <= 1.001
+
+
+class TwoFalls(nn.Module):
+    """Class 1 is reached at x = 1. The margin to class 2 falls in two directions, and is zero at y = 1.35."""
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        x, y = z[:, 0], z[:, 1]
+        fall = torch.maximum(0.8 * (-x / 0.3).clamp(0.0, 1.0), (y - 0.7).relu() / 0.65)
+        return torch.stack([torch.zeros_like(x), x - 1.0, fall - 1.0], 1)
+
+
+@pytest.mark.parametrize("targets", ["untargeted", "all"])
+def test_no_score_exceeds_the_nearest_crossing_of_its_search(targets: str) -> None:
+    scores = cs.clever(cs.Classifier(TwoFalls()), torch.zeros(1, 2), p=2, method="sharp", targets=targets)
+    assert scores[0].value <= 1.001
+    assert all(row.value <= row.upper for row in scores.rows)
+
+
+class Island(nn.Module):
+    """Class 1 is a small disc at distance .778, and a half-plane far away on the other side."""
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        square = ((z - torch.tensor([1.0, 0.0])) ** 2).sum(1)
+        other = -1.0 - 0.1 * z[:, 0] + 2.0 * torch.exp(-square / 0.08)
+        return torch.stack([torch.zeros_like(other), other], 1)
+
+
+@pytest.mark.parametrize("region", ["ball", "box"])
+@pytest.mark.parametrize("radius", [5.0, 50.0])
+def test_a_small_region_between_input_and_far_crossing_is_found(region: str, radius: float) -> None:
+    classifier = cs.Classifier(Island(), bounds=(-4.0, 4.0))
+    for seed in range(3):
+        score = cs.clever(classifier, torch.zeros(1, 2), p=2, method="sharp", region=region, radius=radius, seed=seed)
+        assert score[0].value == pytest.approx(0.778, abs=0.03)
+
+
+def test_a_search_without_any_crossing_is_unsettled() -> None:
+    class Never(nn.Module):
+        def forward(self, z: torch.Tensor) -> torch.Tensor:
+            return torch.stack([2.0 + 0.0 * z[:, 0], torch.tanh(z[:, 0])], 1)
+
+    score = cs.clever(cs.Classifier(Never()), torch.zeros(1, 2), p=2, method="sharp", radius=3.0)[0]
+    assert score.value == 3.0
+    assert score.outcome.value == "unsettled"

@@ -240,6 +240,8 @@ def run_attack(job: Job, name: str | AttackFunction, effort: Effort) -> Attacked
 
 def _descended(job: Job, criterion: Criterion, effort: Effort, *, known: torch.Tensor | None) -> torch.Tensor:
     """Candidates (m, n, *shape) of the attack "descent", which runs on several threads."""
+    if effort.first is not None:
+        known = _descended(job, criterion, effort.first, known=known)[0]
     rows = max(1 + effort.searches, effort.starts)
     together = max(1, job.chunk_size // rows)
     together = min(together, math.ceil(len(criterion) / job.workers))

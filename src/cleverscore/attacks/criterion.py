@@ -115,8 +115,12 @@ class Criterion:
 
 
 def _slack(logits: torch.Tensor) -> torch.Tensor:
-    """The rounding error of margins: a margin smaller than this may change its sign from batch to batch."""
-    return ROUNDINGS * torch.finfo(logits.dtype).eps * logits.detach().abs().amax(1)
+    """The rounding error of margins: a margin smaller than this may change its sign from batch to batch.
+
+    It is never zero, so that a tie, where the class stays the same, has a positive margin.
+    """
+    kind = torch.finfo(logits.dtype)
+    return ROUNDINGS * kind.eps * logits.detach().abs().amax(1) + kind.tiny
 
 
 def make_criterion(classifier: Classifier, images: Any, *, targets: Any, box: Box | None, seed: int) -> Criterion:

@@ -21,7 +21,18 @@ from cleverscore.attacks.far_starts import far_starts
 from cleverscore.attacks.presets import Effort
 from cleverscore.estimators.ascent.boundary_descent import FAR, NEAR, Cut, Schedule, descend_halving
 from cleverscore.estimators.ascent.corners import sparse_moves
-from cleverscore.estimators.ascent.descent_starts import CUTS, ENOUGH, NEAREST, SAME, Group, groups, sparse
+from cleverscore.estimators.ascent.descent_starts import (
+    CUTS,
+    ENOUGH,
+    FEW_DIMENSIONS,
+    FEW_SHORTEST,
+    NEAREST,
+    SAME,
+    START_LENGTHS,
+    Group,
+    groups,
+    sparse,
+)
 from cleverscore.models.margin_gradients import dual_norms
 from cleverscore.norms import dual_exponent
 
@@ -57,6 +68,12 @@ def descent(
         found = criterion.x.clone()
         found[failed] = far_starts(criterion.rows(failed), others, p=p, seed=seed)
         search.keep(found[None])
+        failed = (~torch.isfinite(search.sizes[0])).nonzero()[:, 0]
+        if len(failed) and p != 2.0:  # what no descent in this norm reaches, one in l2 may reach
+            found[failed] = descent(
+                criterion.rows(failed), p=2.0, effort=effort, seed=seed, others=others, chunk_size=chunk_size
+            )[0]
+            search.keep(found[None])
     if p == 1.0:
         search.corners(effort)
     generator = torch.Generator().manual_seed(seed)
@@ -142,7 +159,8 @@ class _Search:
 
     def round(self, number: int, effort: Effort, generator: torch.Generator) -> None:
         """Descend from groups of starts; after round 0 also close inputs whose nearest point enough groups found."""
-        drawn = groups(number, effort.starts, wanted=ENOUGH, met=ENOUGH - 1)
+        shortest = FEW_SHORTEST if self.criterion.x[0].numel() <= FEW_DIMENSIONS else START_LENGTHS[0]
+        drawn = groups(number, effort.starts, wanted=ENOUGH, met=ENOUGH - 1, shortest=shortest)
         starts = torch.cat([self._starts(group, generator) for group in drawn])
         kinds = torch.tensor([place for place, group in enumerate(drawn) for _ in group.lengths])
         opened = self.open

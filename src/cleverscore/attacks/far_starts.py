@@ -8,7 +8,9 @@ from cleverscore.attacks.criterion import Criterion
 from cleverscore.attacks.refine import bisected, distances
 
 PLAIN = 5  # images of one value, from the lowest to the highest
-NOISY = 16  # images of uniform noise, and as many of random lowest and highest values
+# Images of uniform noise, and as many of random lowest and highest values: more of them where inputs are small, since a
+# small region of another class takes a larger share of the box there.
+LEAST_NOISY, MOST_NOISY, NOISY_NUMBERS = 16, 1024, 2**14
 NEIGHBOURS = 64  # other inputs, the nearest first
 
 
@@ -35,7 +37,8 @@ def _candidates(one: Criterion, others: torch.Tensor, p: float, seed: int) -> to
     x = one.x[0]
     low, high = (one.low, one.high) if one.boxed else (others.amin(), others.amax())
     low, high = low.expand_as(one.x)[0], high.expand_as(one.x)[0]
-    noise = torch.rand(NOISY, *x.shape, generator=torch.Generator().manual_seed(seed)).to(x)
+    noisy = min(max(NOISY_NUMBERS // x.numel(), LEAST_NOISY), MOST_NOISY)
+    noise = torch.rand(noisy, *x.shape, generator=torch.Generator().manual_seed(seed)).to(x)
     plain = torch.linspace(0.0, 1.0, PLAIN).to(x).reshape(-1, *[1] * x.ndim)
     nearest = distances(one.x, others, p).argsort()[:NEIGHBOURS]
     negative = low + high - x

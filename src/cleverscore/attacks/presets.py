@@ -18,6 +18,7 @@ class Effort:
     rounds, starts  for descent: the largest number of rounds, and the number of descents in each of a round's two
                     groups.
     refine          number of refinement steps afterwards.
+    first           a shorter effort that runs before and whose results count: a longer one is never worse.
     """
 
     iterations: int
@@ -27,15 +28,15 @@ class Effort:
     rounds: int = 0
     starts: int = 0
     refine: int = 0
+    first: Effort | None = None
 
 
 # An input costs at most iterations * (1 + searches) + rounds * 2 groups (`descent_gradients`) + 3 * refine gradients.
 # (Set by local optimality per second: docs/attacks.md.)
-_DESCENTS = {
-    "quick": Effort(20, searches=3, rounds=1, starts=6, refine=20),
-    "default": Effort(40, searches=4, rounds=6, starts=12, refine=60),
-    "long": Effort(40, searches=9, rounds=16, starts=24, refine=200),
-}
+_QUICK = Effort(20, searches=3, rounds=1, starts=6, refine=20)
+_DEFAULT = Effort(40, searches=4, rounds=6, starts=12, refine=60, first=_QUICK)
+_LONG = Effort(40, searches=9, rounds=16, starts=24, refine=200, first=_DEFAULT)
+_DESCENTS = {"quick": _QUICK, "default": _DEFAULT, "long": _LONG}
 
 # "paper": CW with the released code's constants and 1000 iterations, I-FGSM with 50; the others, which the paper does
 # not run, as their authors propose. "default" and "long" spend their steps on several runs and refine the results.

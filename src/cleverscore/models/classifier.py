@@ -340,7 +340,7 @@ class Classifier:
         finite = torch.isfinite(raw).all(1)
         if not bool(finite.all()):
             raise ModelError(f"the model's outputs for input {int((~finite).nonzero()[0])} are NaN or infinite")
-        noisy = self.module(self.standardised(few + 0.1 * torch.randn(few.shape).to(few) * few.std()))
+        noisy = self.module(self.standardised(few + 0.1 * torch.randn(few.shape).to(few) * few.std(correction=0)))
         both = torch.cat([raw, getattr(noisy, "logits", noisy)]).double()
         tolerance = 1e-3 if raw.dtype in HALF else 1e-5
         probabilities = bool(((both >= 0) & (both <= 1)).all() and ((both.sum(1) - 1).abs() < tolerance).all())

@@ -21,9 +21,12 @@ from cleverscore.estimators.ascent.boundary_descent import FAR, NEAR, Cut, Sched
 from cleverscore.estimators.ascent.corners import corner_gradients, sparse_moves
 from cleverscore.estimators.ascent.descent_starts import (
     CUTS,
+    FEW_DIMENSIONS,
+    FEW_SHORTEST,
     MOST_FAR_GROUPS,
     MOST_WANTED,
     NEAREST,
+    START_LENGTHS,
     FarGroups,
     Group,
     descent_gradients,
@@ -195,6 +198,7 @@ class CrossingSearch:
 
     def __post_init__(self) -> None:
         self.places = {target: t for t, target in enumerate(self.classes)}
+        self.shortest = FEW_SHORTEST if self.x.numel() <= FEW_DIMENSIONS else START_LENGTHS[0]
         self.steps = L1_BOX_STEPS if self.p == 1.0 and self.box is not None else DESCENT_STEPS
 
     @property
@@ -300,7 +304,7 @@ class CrossingSearch:
         if self.together:
             near = self._nearest_crossings(NEAREST)
             wanted, met = self.far.wanted(self.nearest), self.far.meetings(self.nearest)
-            for place, group in enumerate(groups(number, self.factor * ANY_STARTS, wanted, met)):
+            for place, group in enumerate(groups(number, self.factor * ANY_STARTS, wanted, met, self.shortest)):
                 aims = self._aims() if place % AIMED == AIMED - 1 and not group.jumps else (ANY,)
                 work += self._starts(aims, group, self.far, self.nearest, near, len(work))
         else:
@@ -308,7 +312,7 @@ class CrossingSearch:
             for t in self.active:
                 target = self.targets[t]
                 far, upper, near = target.far, target.upper, target.crossings[:NEAREST]
-                for group in groups(number, count, far.wanted(upper), far.meetings(upper)):
+                for group in groups(number, count, far.wanted(upper), far.meetings(upper), self.shortest):
                     work += self._starts((t,), group, far, upper, near, len(work))
         return work
 
@@ -326,7 +330,7 @@ class CrossingSearch:
         label: int,
     ) -> list[_Start]:
         """The starts of a group, towards the targets `aims` in turn; `nearest`: distance of the nearest crossing."""
-        size = nearest if math.isfinite(nearest) else self.radius
+        size = nearest if math.isfinite(nearest) else self._extent()
         drawn = self.directions.draw(1 + group.number, len(group.lengths))
         found = []
         for place, (length, direction) in enumerate(zip(group.lengths, drawn, strict=True)):
@@ -335,6 +339,14 @@ class CrossingSearch:
             offset = center + length * size * direction
             found.append(_Start(aim, offset, label, None if group.jumps else far))
         return found
+
+    def _extent(self) -> float:
+        """The scale of starts while no crossing is known: the size of the input box, or the radius without a box."""
+        bounds = self.rows.classifier.bounds
+        if bounds is None:
+            return self.radius
+        width = float(bounds[1]) - float(bounds[0])
+        return width if math.isinf(self.p) else width * self.x.numel() ** (1.0 / self.p)
 
     def _refine(self) -> None:
         """Move the nearest crossings along the boundary, nearer to the input."""

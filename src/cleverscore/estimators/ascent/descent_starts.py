@@ -22,6 +22,9 @@ from cleverscore.estimators.ascent.boundary_descent import Cut
 # Distances from the input, and from a crossing, in units of the nearest crossing's distance.
 START_LENGTHS, JUMP_LENGTHS = (0.5, 32.0), (0.1, 3.0)
 NEAREST = 3  # crossings around which starts lie: one alone is a trap
+# In few dimensions there are more starts, because gradients are cheap, and they begin nearer: there a small region of
+# another class can lie between the input and the crossing that descents met.
+FEW_DIMENSIONS, FEW_SHORTEST = 32, 0.02
 GOLDEN = 0.618  # lengths are shifted from group to group by this share of their spacing
 CUTS = (Cut(0.3, 1 / 3), Cut(0.5, 0.4))
 # The search ends when so many far groups met the nearest crossing, within 3%: where groups that know nothing of it meet
@@ -119,11 +122,14 @@ class FarGroups:
         return by_spread + UNSEEN_WHERE_CURVED * curved
 
 
-def groups(round_number: int, count: int, wanted: int, met: int) -> tuple[Group, ...]:
+def groups(
+    round_number: int, count: int, wanted: int, met: int, shortest: float = START_LENGTHS[0]
+) -> tuple[Group, ...]:
     """The groups of `count` starts of a round, counted from 0; none if the search may end.
 
     wanted  number of far groups that have to find the nearest crossing.
     met     number of far groups that found it.
+    shortest    the smallest length of a far group, in units of the nearest crossing's distance.
 
     The first round has as many far groups as may be enough. The second round always has a jump group. While too few far
     groups have found the nearest crossing, every round has far groups and one jump group.
@@ -135,13 +141,17 @@ def groups(round_number: int, count: int, wanted: int, met: int) -> tuple[Group,
     """
     missing = wanted if round_number == 0 else min(max(wanted - met, 0), MOST_FAR_GROUPS)
     first = GROUP_NUMBERS * round_number
-    far = [_group(first + place, count, False) for place in range(missing)]
-    jumps = [_group(first + missing, count, True)] if round_number == 1 or (round_number and missing) else []
+    far = [_group(first + place, count, (shortest, START_LENGTHS[1])) for place in range(missing)]
+    jumps = (
+        [_group(first + missing, count, JUMP_LENGTHS, jumps=True)]
+        if round_number == 1 or (round_number and missing)
+        else []
+    )
     return (*far, *jumps)
 
 
-def _group(number: int, count: int, jumps: bool) -> Group:
-    shortest, longest = JUMP_LENGTHS if jumps else START_LENGTHS
+def _group(number: int, count: int, lengths: tuple[float, float], jumps: bool = False) -> Group:
+    shortest, longest = lengths
     shares = ((place + (number * GOLDEN) % 1.0) / count for place in range(count))
     return Group(number, tuple(shortest * math.exp(share * math.log(longest / shortest)) for share in shares), jumps)
 

@@ -31,6 +31,7 @@ from cleverscore.estimators.ascent.crossing_search import (
     unit,
 )
 from cleverscore.estimators.ascent.crossing_search import SLACK as DESCENT_SLACK
+from cleverscore.estimators.ascent.descent_starts import FEW_DIMENSIONS
 from cleverscore.estimators.ascent.margin_rows import ANY, MarginRows
 from cleverscore.estimators.ascent.projected_ascent import ShellAscent
 from cleverscore.estimators.ascent.radial_profile import RadialProfile
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 # from input to input, and cost more. The outer one is thin, because networks that are flat at their data fall near the
 # boundary. (Median of score / crossing on five networks: .96-.97 with these two, .94-.96 with shells to .6, .8 and 1.)
 EDGES = (0.7, 1.0)
-FEW_DIMENSIONS, FEW_DIMENSIONS_FACTOR = 32, 4  # there gradients are cheap, and small networks hide steep pieces
+FEW_DIMENSIONS_FACTOR = 4  # of starts in few dimensions: there gradients are cheap, and networks hide steep pieces
 # Directions of the target's two nearest crossings, and the steepest at the input. With one crossing alone, scores of
 # a GELU network differed by 9% from seed to seed where a target's nearest crossing was not found; with a random
 # direction instead of the steepest one, a score of a robust network by 34%.
@@ -222,12 +223,15 @@ class ProfileSearch:
         """
         distance, upper = self.targets[t].value, self.targets[t].upper
         if self.from_crossings:
-            distance *= 1.0 - self.crossings.unseen(t)
-            if math.isfinite(upper):
-                distance = max(distance, LEAST_SHARE * upper)
+            distance = max(distance * (1.0 - self.crossings.unseen(t)), self._least(t))
         if self.untargeted is not None:
             distance = self.untargeted.agreed(distance, t, upper)
         return min(distance, self.radius)
+
+    def _least(self, t: int) -> float:
+        """The smallest score that a target can have, by its nearest crossing."""
+        upper = self.targets[t].upper
+        return LEAST_SHARE * upper if self.from_crossings and math.isfinite(upper) else 0.0
 
     def _outcome(self, t: int) -> FitOutcome:
         target = self.targets[t]
@@ -238,7 +242,9 @@ class ProfileSearch:
         if self.rows.steepest == 0.0:
             return FitOutcome.ZERO
         settled = target.finished and target.low >= (1.0 - UNSETTLED) * min(target.value, self.radius)
-        return FitOutcome.ASCENDED if settled or target.value >= self.radius else FitOutcome.UNSETTLED
+        # A crossing beyond the radius shows that the search can find one; without any, nobody knows.
+        beyond = target.value >= self.radius and (math.isfinite(target.upper) or not self.from_crossings)
+        return FitOutcome.ASCENDED if settled or beyond else FitOutcome.UNSETTLED
 
     def _affords(self, gradients: float) -> bool:
         """Whether this many more gradients are within the budget, at the speed measured so far."""
@@ -279,7 +285,7 @@ class ProfileSearch:
         for places, ascent in ascents:
             self._climb(ascent, places, 0, FIRST_SHELL_STEPS)
         if self.crossings.smallest_only:
-            values = [target.value for target in self.targets]
+            values = [max(target.value, self._least(t)) for t, target in enumerate(self.targets)]
             leave_out(self.targets, values, SLACK * min((values[t] for t in active), default=math.inf))
         for places, ascent in ascents:
             keep = [i for i, t in enumerate(places) if not self.targets[t].stopped]
