@@ -24,13 +24,12 @@ from cleverscore.estimators.ascent.corners import sparse_moves
 from cleverscore.estimators.ascent.descent_starts import (
     CUTS,
     ENOUGH,
-    FEW_DIMENSIONS,
-    FEW_SHORTEST,
     NEAREST,
+    REFINING_CUTS,
     SAME,
-    START_LENGTHS,
     Group,
     groups,
+    shortest_start,
     sparse,
 )
 from cleverscore.models.margin_gradients import dual_norms
@@ -38,7 +37,6 @@ from cleverscore.norms import dual_exponent
 
 MOST_RIVALS = 32  # likeliest classes whose distance is estimated at the input
 TINY = 1e-30
-CORNER_CUTS = (Cut(0.25, 1 / 2), Cut(0.5, 1 / 2))
 
 
 @torch.no_grad()
@@ -148,7 +146,7 @@ class _Search:
         if moves:
             starts = rows.x + torch.stack(moves, 1).view(-1, *rows.x.shape)
             same_kind = torch.zeros(len(starts), dtype=torch.long, device=starts.device)
-            self.descend(starts, effort.iterations, schedule=NEAR, cuts=CORNER_CUTS, kinds=same_kind)
+            self.descend(starts, effort.iterations, schedule=NEAR, cuts=REFINING_CUTS, kinds=same_kind)
         self.open = everyone
 
     def _margins(self, i: int, points: torch.Tensor) -> torch.Tensor:
@@ -159,7 +157,7 @@ class _Search:
 
     def round(self, number: int, effort: Effort, generator: torch.Generator) -> None:
         """Descend from groups of starts; after round 0 also close inputs whose nearest point enough groups found."""
-        shortest = FEW_SHORTEST if self.criterion.x[0].numel() <= FEW_DIMENSIONS else START_LENGTHS[0]
+        shortest = shortest_start(self.criterion.x[0].numel())
         drawn = groups(number, effort.starts, wanted=ENOUGH, met=ENOUGH - 1, shortest=shortest)
         starts = torch.cat([self._starts(group, generator) for group in drawn])
         kinds = torch.tensor([place for place, group in enumerate(drawn) for _ in group.lengths])

@@ -31,7 +31,8 @@ class Effort:
     first: Effort | None = None
 
 
-# An input costs at most iterations * (1 + searches) + rounds * 2 groups (`descent_gradients`) + 3 * refine gradients.
+# An input costs at most iterations * (1 + searches) + rounds * 2 groups (`descent_gradients`) + 3 * refine gradients,
+# and what `first` costs.
 # (Set by local optimality per second: docs/attacks.md.)
 _QUICK = Effort(20, searches=3, rounds=1, starts=6, refine=20)
 _DEFAULT = Effort(40, searches=4, rounds=6, starts=12, refine=60, first=_QUICK)

@@ -21,16 +21,15 @@ from cleverscore.estimators.ascent.boundary_descent import FAR, NEAR, Cut, Sched
 from cleverscore.estimators.ascent.corners import corner_gradients, sparse_moves
 from cleverscore.estimators.ascent.descent_starts import (
     CUTS,
-    FEW_DIMENSIONS,
-    FEW_SHORTEST,
     MOST_FAR_GROUPS,
     MOST_WANTED,
     NEAREST,
-    START_LENGTHS,
+    REFINING_CUTS,
     FarGroups,
     Group,
     descent_gradients,
     groups,
+    shortest_start,
     sparse,
 )
 from cleverscore.estimators.ascent.margin_rows import ANY, MarginRows
@@ -58,7 +57,6 @@ MOST_ROUNDS = 14
 # boundary lie side by side. Where each target is asked for, this is done for each.
 REFINED, REFINING_STEPS, SMALL_JUMP = 4, 32, 0.1
 REFINING_STEPS_WHERE_FLAT = 64  # there shells leave almost nothing between score and crossing
-REFINING_CUTS = (Cut(0.25, 1 / 2), Cut(0.5, 1 / 2))
 # Of the descents from the input, where only the nearest target is asked for.
 FIRST_CUTS = (Cut(0.3, 1 / 2), Cut(0.6, 1 / 2))
 # A target is out when its nearest crossing, and the one that its gradient at the input promises, are more than so many
@@ -198,7 +196,7 @@ class CrossingSearch:
 
     def __post_init__(self) -> None:
         self.places = {target: t for t, target in enumerate(self.classes)}
-        self.shortest = FEW_SHORTEST if self.x.numel() <= FEW_DIMENSIONS else START_LENGTHS[0]
+        self.shortest = shortest_start(self.x.numel())
         self.steps = L1_BOX_STEPS if self.p == 1.0 and self.box is not None else DESCENT_STEPS
 
     @property

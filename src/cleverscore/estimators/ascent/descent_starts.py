@@ -27,6 +27,7 @@ NEAREST = 3  # crossings around which starts lie: one alone is a trap
 FEW_DIMENSIONS, FEW_SHORTEST = 32, 0.02
 GOLDEN = 0.618  # lengths are shifted from group to group by this share of their spacing
 CUTS = (Cut(0.3, 1 / 3), Cut(0.5, 0.4))
+REFINING_CUTS = (Cut(0.25, 1 / 2), Cut(0.5, 1 / 2))  # of descents that begin near the boundary
 # The search ends when so many far groups met the nearest crossing, within 3%: where groups that know nothing of it meet
 # it again and again, a nearer one that is as easy to meet would have been met, too. Jumps do not count: they find again
 # what they start from.
@@ -122,6 +123,15 @@ class FarGroups:
             by_spread = max(by_spread, UNSEEN_BY_FAR_GROUPS)
         curved = 1.0 if math.isnan(self.first_order) else min(abs(self.first_order / nearest - 1.0), 1.0)
         return by_spread + UNSEEN_WHERE_CURVED * curved
+
+
+def shortest_start(dim: int) -> float:
+    """The smallest length of a far group, in units of the nearest crossing's distance.
+
+    >>> shortest_start(2), shortest_start(784)
+    (0.02, 0.5)
+    """
+    return FEW_SHORTEST if dim <= FEW_DIMENSIONS else START_LENGTHS[0]
 
 
 def groups(
