@@ -1,4 +1,4 @@
-"""What elimination saves, and what it changes: `python -m benchmarks.elimination [--quick] [--work DIR] [--out docs]`.
+"""What elimination saves, and what it changes: `python -m benchmarks.elimination [--quick] [--images 20] [--work DIR] [--out docs]`.
 
 All 500 blocks are drawn for every target of the shipped networks, as in the paper, and targets are eliminated on the
 same blocks: there is no sampling noise between the scores that are compared. Blocks are drawn into runs in --work, so
@@ -149,10 +149,11 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="four images, 128 blocks")
+    parser.add_argument("--images", type=int, default=20)
     parser.add_argument("--work", type=Path, default=Path("runs/elimination"), help="folder for the runs")
     parser.add_argument("--out", type=Path, default=Path("docs"))
     arguments = parser.parse_args()
-    images, blocks = (4, 128) if arguments.quick else (20, 500)
+    images, blocks = (4, 128) if arguments.quick else (arguments.images, 500)
     rows = []
     for network in BLOCK_SIZES:
         for norm in ("2", "inf"):
