@@ -37,7 +37,11 @@ from cleverscore.scores.score import Scores
 
 @dataclass(frozen=True)
 class Bounds:
-    """The attacks and certificates requested for a run; they can be added to a run at any time."""
+    """The names of the attacks and certificates requested for a run; more can be requested at any time.
+
+    attacks         as in `--attack`: a name, perhaps with a preset, such as "ddn" or "best:quick".
+    certificates    as in `--certify`, such as "crown".
+    """
 
     attacks: tuple[str, ...] = ()
     certificates: tuple[str, ...] = ()
@@ -46,7 +50,7 @@ class Bounds:
         return bool(self.attacks or self.certificates)
 
     def with_earlier(self, store: Store) -> Bounds:
-        """These bounds and those requested for the run before, so that added inputs get all of them."""
+        """The names requested for the run before, then these, without repetitions: added inputs get all of them."""
         kept = store.meta.get("bounds") or {}
         return Bounds(
             tuple(dict.fromkeys([*kept.get("attacks", ()), *self.attacks])),
@@ -54,12 +58,12 @@ class Bounds:
         )
 
     def remember(self, store: Store, *, complete: bool) -> None:
-        """Store in the run which bounds were requested, and whether they are complete."""
+        """Store in the run the requested names, and whether the run is `complete`: no input lacks a score or bound."""
         names = {"attacks": list(self.attacks), "certificates": list(self.certificates)}
         store.remember("bounds", {"asked": [*self.attacks, *self.certificates], **names, "complete": complete})
 
     def check(self, study: Study) -> None:
-        """Raise an error for bounds that cannot be computed, before anything is computed."""
+        """Raise an error, before anything is computed, for unknown names and for bounds that the model rules out."""
         for name in checked_attacks(self.attacks):
             checked_effort(*split_attack(str(name)))
         for method in self.certificates:
@@ -67,7 +71,7 @@ class Bounds:
 
 
 class _Row(NamedTuple):
-    """An input, a norm and a target that get bounds."""
+    """An input (its id) that gets bounds in norm p, for one target; certificates are searched up to the radius."""
 
     input: int
     p: float
@@ -77,7 +81,10 @@ class _Row(NamedTuple):
 
 
 def _rows(study: Study, only: Collection[int] | None = None) -> list[_Row]:
-    """What gets bounds in a study: in every norm each input or, with given targets, each of its targets."""
+    """The rows that get bounds, for all inputs or those with the ids `only`.
+
+    In every norm, an input has one row if its score is the smallest over targets, else one row for each target.
+    """
     rows = []
     for norm in study.config.norms:
         settings = study.config.settings(norm)
@@ -93,7 +100,10 @@ def _rows(study: Study, only: Collection[int] | None = None) -> list[_Row]:
 
 
 def missing_bounds(study: Study, store: Store, bounds: Bounds) -> dict[str, set[int]]:
-    """The inputs without a record of each attack and certificate in each norm, by "descent:quick in linf"."""
+    """For each attack and certificate in each norm, the ids of the inputs that lack its record.
+
+    Keys are as in "descent:quick in linf"; one that no input lacks has no key.
+    """
     rows, found = _rows(study), dict[str, set[int]]()
     for chosen, p, todo in missing_attacks(rows, bounds.attacks, {record.key for record in store.above()}):
         found.setdefault(bound_name(str(chosen), p), set()).update(row.input for row in todo)
@@ -105,7 +115,7 @@ def missing_bounds(study: Study, store: Store, bounds: Bounds) -> dict[str, set[
 
 
 def bound_name(name: str, p: float) -> str:
-    """The name of an attack or certificate in one norm, in forecasts.
+    """The name of an attack or certificate in one norm, as forecasts have it.
 
     >>> bound_name("descent:quick", 2.0)
     'descent:quick in l2'
@@ -124,8 +134,11 @@ def run_bounds(
 ) -> dict[str, float]:
     """Attack and certify the inputs of a study, or `only` those with these ids, and store the records.
 
-    `on_inputs` is called with the name of the attack or certificate, the norm, the number of finished inputs, and their
-    total. Returns the seconds of each attack and certificate.
+    on_inputs   called after every batch with a text such as "descent:quick, linf", the number of stored records of this
+                attack or certificate, and the number that the study needs.
+    stop        no further batch is begun once `stop.asked` is true.
+
+    Returns the seconds that each attack and certificate took, by names as in "descent:quick in linf".
     """
     took: dict[str, float] = {}
     if not bounds or (stop is not None and stop.asked):
@@ -162,7 +175,7 @@ def run_bounds(
 def probed_signs(study: Study, store: Store, *, most_seconds: float = math.inf) -> tuple[Sign, ...]:
     """Signs of gradient masking around a few inputs of a run; computed once and stored.
 
-    After `most_seconds` no further input is probed; the first is in any case.
+    The first input is always probed, a further one only if `most_seconds` have not passed.
     """
     kept = store.meta.get("network_signs")
     if kept is None:
@@ -176,7 +189,11 @@ def probed_signs(study: Study, store: Store, *, most_seconds: float = math.inf) 
 
 
 class _Pictures:
-    """Small pictures of the nearest adversarial inputs, in every norm of the study."""
+    """Collects a small picture of the nearest adversarial input of each input, in every norm of the study.
+
+    lengths     distances of the nearest adversarial inputs so far, by (input, norm).
+    new         distance, class and picture of those that are not stored yet, by (input, norm).
+    """
 
     def __init__(self, study: Study, store: Store) -> None:
         self.store = store
@@ -186,7 +203,7 @@ class _Pictures:
         self.new: dict[tuple[int, str], tuple[float, int, Picture]] = {}
 
     def add(self, record: AttackRecord, adversarial: torch.Tensor) -> None:
-        """Add a picture if its distance is smaller than that of the stored one."""
+        """Picture an adversarial input for every norm in which it is nearer than all before it; `keep` stores it."""
         for p in self.norms:
             place, length = (record.input, norm_name(p)), record.length(p)
             if length < self.lengths.get(place, math.inf):
@@ -196,13 +213,13 @@ class _Pictures:
                     self.new[place] = length, record.found, picture
 
     def keep(self) -> None:
-        """Store the adversarial pictures found since the last call in the run."""
+        """Store the pictures added since the last call in the run."""
         self.store.append_adversarials(self.new)
         self.new = {}
 
 
 def stored_signs(study: Study, store: Store, scores: Scores) -> tuple[Sign, ...]:
-    """The stored signs of gradient masking of a run, and scores above attacks in its bracket."""
+    """Signs of gradient masking in a run: those of its probes (`probed_signs`), and scores above attacks."""
     images = {example.input_id: example.x for example in study.examples}
     others = [stored_scores(store, maxima=False, method=method) for method in study.config.methods[1:]]
     bracket = bracket_from(scores, store.above(), store.below(), others)

@@ -17,7 +17,7 @@ NEVER = 2**31 - 1
 
 
 def keep_freed_pages() -> None:
-    """From now on, freed memory stays with this process."""
+    """Keep memory that is freed from now on in this process; without glibc, do nothing."""
     if platform.libc_ver()[0] != "glibc":
         return
     try:

@@ -16,17 +16,22 @@ from cleverscore.runs.study import Missing, Study
 from cleverscore.scores.cost import PROBE_SECONDS, Estimate, duration
 from cleverscore.threads import checked_workers, default_workers
 
-PILOT_SECONDS = 20.0  # an input that may take longer is not waited for before the time of all is told
-SHORT_PROBE_SECONDS = 0.1  # tells whether an input may take so long
-MOST_PILOTS = 4
-UNITS_PER_SECOND = 1000  # of progress
-LONG_SECONDS = 600.0  # from here on, options that make a run shorter are named
+PILOT_SECONDS = 20.0  # inputs that may take longer each are not computed before the forecast is printed
+SHORT_PROBE_SECONDS = 0.1  # length of the measurement that says whether an input may take longer than that
+MOST_PILOTS = 4  # inputs that are computed before the forecast; with more threads than this, one per thread
+UNITS_PER_SECOND = 1000  # units of the progress bar per forecast second
+LONG_SECONDS = 600.0  # with a longer forecast, options that make the run shorter are printed
 OTHER = "loading, checks and fits"
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds by kind of work, for the whole command: the inputs from which it was measured are included."""
+    """The forecast seconds of the whole command, including those already spent on the inputs from which the forecast
+    was made.
+
+    parts   seconds by kind of work: a method ("CLEVER"), an attack or certificate in one norm ("descent:quick in l2"),
+            and the rest ("loading, checks and fits").
+    """
 
     parts: Mapping[str, float]
 
@@ -47,13 +52,13 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a run, its forecast and its progress.
+    """The work of a command on a run: its forecast, and what its progress bar counts. A series is a norm and a method.
 
-    forecast    the forecast of all work of the command; empty if nothing is missing.
-    words       the forecast as text.
-    costs       the cost of the remaining scores, by which they are divided into shards.
-    each        seconds per input in each series (norm and method).
-    units       the progress that the remaining scores make.
+    forecast    the forecast of all work of the command; empty if nothing, or only bounds of one input, is missing.
+    words       a sentence with the forecast and the time spent so far.
+    costs       for each series, the cost of its missing scores, by which they are divided into shards.
+    each        for each series, the seconds per input.
+    units       the units of progress that all missing scores make together.
     """
 
     forecast: Forecast
@@ -63,7 +68,7 @@ class Work:
     units: int
 
     def units_of(self, series: str, inputs: float) -> int:
-        """The progress, in `units`, that this many inputs of a series make."""
+        """The units of progress that so many inputs of a series make."""
         return round(UNITS_PER_SECOND * self.each.get(series, 0.0) * inputs)
 
 
@@ -80,11 +85,18 @@ def plan_work(
     workers: int | None = None,
     began: float | None = None,
 ) -> Work:
-    """Forecast the work of a run from its first inputs and from short measurements.
+    """Forecast the work of a command from the first inputs of its run and from short measurements.
 
-    The time of fixed work follows from a short measurement. The time of adaptive work is only known from inputs: `run`
-    computes and stores the first few, unless a single input may take long; then the forecast is an upper limit. The
-    first inputs are also attacked and certified. `began` is the time (`time.monotonic`) at which the command began.
+    Where the amount of work is fixed, its time follows from a short measurement. A method that may stop early is timed
+    on the first inputs: `run` computes and stores their scores. Where a single input may take long, or `place` is not
+    this process, no scores are computed here, and the forecast for such a method is an upper limit. The first inputs
+    are also attacked and certified, and the records stored.
+
+    wanted      the attacks and certificates of the run.
+    missing     what the run lacks (`Study.missing`).
+    run         computes scores: `Study.run` with a store.
+    place       where the scores will be computed.
+    began       the time (`time.monotonic`) at which the command began; default: now.
     """
     began = time.monotonic() if began is None else began
     parts = {series: inputs for series, inputs in missing.parts.items() if inputs}
@@ -128,7 +140,7 @@ def plan_work(
     still = {name: seconds * len(unbounded[name] - ids) for name, seconds in bounds.items()}
     whole = score_seconds(study, replace(missing, parts=parts), each)
     whole |= {name: seconds * len(unbounded[name]) for name, seconds in bounds.items()}
-    # What is left, and what is over: the latter is known, so that the total is as good as the forecast of the rest.
+    # The seconds spent so far are known; only those of the remaining work are forecast.
     total = spent + sum(left.values()) + sum(still.values()) + fits * max(0, count - pilots)
     forecast = Forecast({**whole, OTHER: max(0.0, total - sum(whole.values()))})
     words = f"{'at most' if at_most else 'about'} {forecast}, of which {duration(spent)} are over"
@@ -138,14 +150,15 @@ def plan_work(
 
 
 def _estimate(seconds: float, inputs: int) -> Estimate:
-    """An estimate that has only the time per input."""
+    """An estimate of which only the time and the number of inputs are filled in; `seconds` are per input."""
     return Estimate(seconds=seconds * inputs, gradients=0, points=0, memory=0, chunk_size=1, workers=1, inputs=inputs)
 
 
 def pilot_inputs(inputs: int, threads: int = 1) -> int:
-    """How many inputs are computed before the total time is forecast: a quarter of them at most.
+    """How many of the inputs are computed before the total time is forecast: a quarter of them at most.
 
-    Methods that measure one input per thread need as many inputs as there are threads, or a multiple.
+    If that is at least the number of threads, it is a multiple of it, so that a method that measures one input in each
+    thread is timed with all threads busy.
 
     >>> pilot_inputs(20, 2), pilot_inputs(14, 2), pilot_inputs(3, 2), pilot_inputs(100, 8)
     (4, 2, 0, 8)
@@ -155,7 +168,10 @@ def pilot_inputs(inputs: int, threads: int = 1) -> int:
 
 
 def _each(seconds: float, inputs: int, threads: int, in_parallel: bool) -> float:
-    """Seconds per input of many, when `inputs` took so many seconds; in parallel, one thread measured each input.
+    """The seconds per input to expect with many inputs, if a few `inputs` took `seconds`.
+
+    in_parallel     each of the inputs was measured by one thread; threads that were idle for want of inputs are counted
+                    as if they had measured one.
 
     >>> _each(6.0, 3, 2, True), _each(6.0, 3, 2, False), _each(2.0, 1, 2, True)
     (1.5, 2.0, 2.0)
@@ -166,7 +182,7 @@ def _each(seconds: float, inputs: int, threads: int, in_parallel: bool) -> float
 
 
 def score_seconds(study: Study, missing: Missing, each: Mapping[str, float]) -> dict[str, float]:
-    """Seconds of each method for the missing inputs, from the seconds per input in each series."""
+    """Seconds of the missing scores by the method's title; `each`: seconds per input in each series."""
     found: dict[str, float] = {}
     for series, parts in missing.parts.items():
         name = study.settings[series].rule.title
@@ -178,9 +194,12 @@ def score_seconds(study: Study, missing: Missing, each: Mapping[str, float]) -> 
 def bound_seconds(
     study: Study, store: Store, wanted: Bounds, unbounded: Mapping[str, set[int]], ids: set[int], stop: Stop
 ) -> dict[str, float]:
-    """Seconds per input of each missing attack and certificate, measured on the inputs `ids`; their bounds are stored.
+    """Compute and store the bounds that the inputs `ids` lack; returns the seconds per input of each.
 
-    Bounds that the inputs have already, and those of a run that is being stopped, are not in the result.
+    unbounded   for each attack and certificate, the inputs that lack it (`missing_bounds`).
+
+    The keys of the result are those of `unbounded`, without bounds that none of these inputs lacks and without those
+    that were not computed because `stop` asked to stop.
     """
     took = run_bounds(study, store, wanted, only=ids, stop=stop)
     threads = default_workers(study.classifier.device)
@@ -192,7 +211,7 @@ def bound_seconds(
 
 
 def shorter_options(study: Study, preset: str) -> str:
-    """Options that make a long run shorter, except those that are already used."""
+    """Options that would make a run shorter, as one text; those that it uses already are left out."""
     config, options = study.config, []
     if preset != "quick":
         options.append("--preset quick (20 inputs, small blocks)")

@@ -16,10 +16,10 @@ from cleverscore.runs.store import Store
 
 @dataclass(frozen=True)
 class Growth:
-    """The change of a run's config when a command has other settings.
+    """How a run's stored config differs from that of a new command.
 
-    config      the new config of the run.
-    refused     changes of settings that are not allowed, as text.
+    config      the stored config with the changes that are allowed: more inputs, a larger budget.
+    refused     the other differences, as texts.
     """
 
     config: dict[str, Any]
@@ -27,7 +27,7 @@ class Growth:
 
     @classmethod
     def between(cls, before: Mapping[str, Any], now: Mapping[str, Any]) -> Growth:
-        """The change from the run's config to the requested one: more inputs, a larger budget."""
+        """Compare the stored config `before` with the config `now` of a command."""
         config, refused = dict(before), []
         for key, value in now.items():
             if before.get(key) == value:
@@ -42,7 +42,7 @@ class Growth:
 
 
 def united_rows(before: str, now: str) -> str:
-    """The union of two selections of rows, in the order of the data.
+    """The union of two selections of rows, sorted; a selection is "all" or row numbers with commas.
 
     >>> united_rows("0,1,2", "1,5"), united_rows("all", "3"), united_rows("3", "all")
     ('0,1,2,5', 'all', 'all')
@@ -53,7 +53,7 @@ def united_rows(before: str, now: str) -> str:
 
 
 def larger_budget(before: str | None, now: str | None) -> bool:
-    """Whether the second budget is larger than the first; None is unlimited.
+    """Whether the budget `now` allows at least as many gradients and as much time as `before`; None has no limit.
 
     >>> larger_budget("10s", "1m"), larger_budget("10s", None), larger_budget("1m", "10s"), larger_budget("10s", "1000")
     (True, True, False, False)
@@ -66,7 +66,11 @@ def larger_budget(before: str | None, now: str | None) -> bool:
 
 
 def grow(store: Store, config: Mapping[str, Any], added: int) -> None:
-    """Store the new config, with `added` more inputs; inputs that a smaller budget had ended are computed again."""
+    """Store the new config, and the number of inputs increased by `added`.
+
+    If the budget changed, the measurements that the earlier budget had cut short are deleted, so that they are computed
+    again.
+    """
     before = store.meta
     if before["config"].get("budget") != config.get("budget"):
         names = list(StudyConfig.stored(store).series())

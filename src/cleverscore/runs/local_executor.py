@@ -108,7 +108,7 @@ class _Worker:
             self.connection.send_bytes(pickle.dumps(shard))
 
     def result(self) -> Finished | BaseException | int | None:
-        """The result of the process, its exception, or the exit code with which it died."""
+        """Wait for the answer: the finished shard, the exception it raised, or the exit code if the process died."""
         try:
             parts, seconds, error = pickle.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
@@ -129,7 +129,7 @@ class _Worker:
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """Block Ctrl-C while child processes start, so that it does not end them with a traceback."""
+    """Block SIGINT and SIGTERM while a child process starts; it inherits the block, so Ctrl-C leaves no traceback."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -142,7 +142,7 @@ def _signals_held() -> Iterator[None]:
 
 def _work(connection: Connection, parent: int) -> None:
     """Compute the shards received through the connection until it is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides what ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the parent ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)

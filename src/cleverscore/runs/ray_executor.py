@@ -25,8 +25,8 @@ CONNECT_SECONDS = 10.0
 class Ray:
     """The cluster at `address`, or one that is started on this machine for the run.
 
-    workers     the largest number of actors; default: one per core of the cluster, or per GPU with `num_gpus`, also for
-                nodes that join later.
+    workers     the largest number of actors; default: one per core of the cluster or, if actors use GPUs, as many as
+                its GPUs allow, also on nodes that join later.
     num_gpus    GPUs per actor, such as 1 or 0.5; default: 1 if the cluster has GPUs, else 0.
     """
 
@@ -67,7 +67,12 @@ class Ray:
     def _recall(
         self, queue: ShardQueue, running: dict[Any, tuple[Any, Shard]], pending: dict[Any, Any], idle: int
     ) -> None:
-        """Take back the shards of actors that wait for a node which was lost, and end these actors."""
+        """End actors that have not begun and have no place since a node was lost; put their shards back into the queue.
+
+        running     the actor and the shard of each result that is awaited.
+        pending     actors that may not have begun yet, each with the reference that is ready once it has.
+        idle        number of actors without a shard.
+        """
         if pending:
             ready, _ = self._ray.wait(list(pending.values()), num_returns=len(pending), timeout=0)
             for worker in [worker for worker, answer in pending.items() if answer in ready]:

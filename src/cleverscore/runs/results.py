@@ -28,7 +28,7 @@ FITTED_TOGETHER = 1024  # inputs: their maxima are in memory at the same time
 
 @dataclass(frozen=True)
 class StudyConfig:
-    """The settings of a study; two studies with equal configs are the same study."""
+    """The settings of a study, as text and numbers that are stored; studies with equal configs are the same study."""
 
     model: str
     data: str
@@ -60,9 +60,9 @@ class StudyConfig:
         return tuple(self.method.split(","))
 
     def series(self, method: str | None = None) -> dict[str, tuple[str, str]]:
-        """The series of the study, of all methods or of one: (norm, method) by their names in the store.
+        """The series (a norm and a method) of the study, of all methods or of one: name in the store -> (norm, method).
 
-        The first method's series are named by their norm alone, others as in "inf/sharp".
+        A series of the first method is named by its norm alone, as in "inf", the others as in "inf/sharp".
         """
         return {
             norm_name(parse_norm(norm)) + (f"/{each}" if place else ""): (norm, each)
@@ -92,7 +92,7 @@ class StudyConfig:
         return None if found is None else float(found)
 
     def short_hash(self) -> str:
-        """A hash of eight characters over all settings, except those by which a run may be extended."""
+        """A hash of eight characters over all settings except `inputs` and `budget`, by which a run may be extended."""
         settings = {
             name: value
             for name, value in asdict(self).items()
@@ -102,7 +102,9 @@ class StudyConfig:
 
 
 def parse_targets(text: str, count: int) -> TargetsLike:
-    """Parse targets of the command line: a name, or classes such as "3,5" for every input."""
+    """Parse targets of the command line: a name stays text, classes such as "3,5" become a list for each of `count`
+    inputs.
+    """
     parts = [part.strip() for part in text.split(",")]
     if all(part.isdecimal() for part in parts):
         return [[int(part) for part in parts]] * count
@@ -112,9 +114,10 @@ def parse_targets(text: str, count: int) -> TargetsLike:
 def resolved_radii(
     values: Sequence[str], norms: Sequence[str], default: float | str | None, width: float
 ) -> float | str | None:
-    """Radii of the command line (5 for every norm, inf=0.3 for one) as numbers by norm.
+    """Radii of the command line as one number, or as text with a number for each of the `norms`.
 
-    default     "auto" for a radius that suits the norm, None for the method's default.
+    values      such as "5" (every norm), "inf=0.3" (one norm), "auto" or "inf=auto".
+    default     for norms without a value: "auto" for a radius that suits the norm, None for the method's default.
     width       width of the input box.
 
     >>> resolved_radii([], ["2"], None, 1.0), resolved_radii(["3", "linf=0.3"], ["2", "inf"], None, 1.0)
@@ -142,7 +145,10 @@ def rules_of(store: Store, config: StudyConfig, method: str | None = None) -> di
 
 
 def kept_of_estimators(settings: Mapping[str, Settings]) -> dict[str, Any]:
-    """The data about estimators that a run stores, so that reading does not need them: rules, and texts by name."""
+    """What a run stores about its estimators, so that a reader needs none of them, from the settings of each series.
+
+    The key "rules" has the score rule of each series, "wordings" the texts of each estimator by its name.
+    """
     return {
         "rules": {series: each.rule.stored() for series, each in settings.items()},
         "wordings": {each.estimator.name: asdict(each.estimator.wording(each)) for each in settings.values()},
@@ -155,7 +161,7 @@ def wordings_of(store: Store) -> dict[str, Wording]:
 
 
 def describe_run(store: Store) -> str:
-    """One line about the run: model, data, norms, method."""
+    """One line about the run: model, data, norms, targets, methods, radii, region, work and seed."""
     config = StudyConfig.stored(store)
     norms = ", ".join(f"l{norm_name(parse_norm(norm))}" for norm in config.norms)
     rules = rules_of(store, config, config.methods[0])
@@ -216,9 +222,10 @@ def stored_scores(store: Store, *, maxima: bool = True, method: str | None = Non
 
 
 def stored_bracket(store: Store, scores: Scores, *others: Scores) -> Bracket | None:
-    """The bracket of a run, or None if the run has one method and no attacks or certificates were requested.
+    """The bracket of a run, or None if the run has one method and no stored attack or certificate.
 
-    scores, others      scores of the first and of further methods; read from the store if not given.
+    scores      the scores of the first method.
+    others      the scores of the further methods, in order; read from the store if none are given.
     """
     above, below = store.above(), store.below()
     methods = StudyConfig.stored(store).methods
@@ -258,7 +265,7 @@ def fit_new(store: Store, config: StudyConfig) -> None:
 def _tails(
     store: Store, norm: str, rule: ScoreRule, measurements: Sequence[Measurements], maxima: bool
 ) -> list[Sequence[Tail]]:
-    """The tails of the measurements: stored fits, and new ones where there are none."""
+    """The tails of each of the measurements: the stored fits, and new ones (not stored) where there are none."""
     kept = store.tails(norm, rule.tail_fit)
     new = [item for item in measurements if not _fits(kept.get(item.input_id), item)]
     if new and not maxima:
@@ -269,5 +276,5 @@ def _tails(
 
 
 def _fits(kept: Sequence[Tail] | None, item: Measurements) -> bool:
-    """Whether stored tails belong to these maxima."""
+    """Whether the stored tails `kept` were fitted to all maxima of an item; an item of a search needs no tails."""
     return bool(item.profiles) or (kept is not None and [tail.fit.blocks for tail in kept] == list(item.counts))

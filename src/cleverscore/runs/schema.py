@@ -20,14 +20,14 @@ from cleverscore.tails import FitOutcome, TailFit
 Array = npt.NDArray[np.float64]
 
 SCHEMA_VERSION = 4
-# The checksum in `crc` is that of the columns before it; block maxima have their own, so that a table of scores need
-# not read them. A target of -1 stands for any other class.
-ANY_CLASS = -1
+# The checksum in `crc` is that of the columns before it. Block maxima have a checksum of their own, so that scores can
+# be listed without reading the maxima.
+ANY_CLASS = -1  # as a target: any class but the predicted one
 EVERYTHING = 2**62  # more blocks than anybody draws
 NOTHING: Array = np.empty(0)
 TABLES = {
     "meta": "key TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER",
-    # Some blocks of an input, or all that there is of it, for all its targets.
+    # The measurements of an input for all its targets: of some blocks, or all of them (`whole`). `norm` names a series.
     "parts": (
         "input INTEGER NOT NULL, norm TEXT NOT NULL, first_block INTEGER NOT NULL, whole INTEGER NOT NULL, "
         "metadata TEXT NOT NULL, crc INTEGER, maxima BLOB NOT NULL, blob_crc INTEGER, "
@@ -46,18 +46,19 @@ TABLES = {
         "input INTEGER PRIMARY KEY, height INTEGER NOT NULL, width INTEGER NOT NULL, channels INTEGER NOT NULL, "
         "pixels BLOB NOT NULL, crc INTEGER"
     ),
-    # The nearest adversarial input of any attack, small; `found` is its class.
+    # A small picture of the nearest adversarial input that any attack found; `found` is its class.
     "adversarials": (
         "input INTEGER NOT NULL, norm TEXT NOT NULL, distortion REAL NOT NULL, found INTEGER NOT NULL, "
         "height INTEGER NOT NULL, width INTEGER NOT NULL, channels INTEGER NOT NULL, pixels BLOB NOT NULL, "
         "crc INTEGER, PRIMARY KEY (input, norm)"
     ),
-    # What was fitted for an input's targets, and by which estimator; it can be thrown away at any time.
+    # The fitted tails of an input's targets, and the key of the fit (`ScoreRule.tail_fit`). Rows may be deleted at any
+    # time: what is missing is fitted again.
     "tails": (
         "input INTEGER NOT NULL, norm TEXT NOT NULL, estimator TEXT NOT NULL, fits TEXT NOT NULL, crc INTEGER, "
         "PRIMARY KEY (input, norm)"
     ),
-    # One row per shard that was given to a worker; one without seconds was never finished.
+    # One row per shard that was given to a worker; a row without seconds is of a shard that was not finished.
     "shards": "number INTEGER PRIMARY KEY, norm TEXT NOT NULL, content TEXT NOT NULL, seconds REAL, worker TEXT",
 }
 BOUNDS = {
@@ -93,12 +94,12 @@ def crc(row: Sequence[Any]) -> int:
 
 
 def with_crc(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A row with its checksum appended, with numbers in the form in which SQLite returns them."""
+    """A row with its checksum appended; its values must have the types in which SQLite will return them."""
     return (*row, crc(row))
 
 
 def part_row(part: StoredBlocks) -> tuple[Any, ...]:
-    """Stored blocks as a row of the table."""
+    """Blocks as a row of the table `parts`, with both checksums."""
     item = part.measurements
     metadata: dict[str, Any] = {
         "label": item.label,
@@ -124,7 +125,10 @@ def part_row(part: StoredBlocks) -> tuple[Any, ...]:
 
 
 def measurements_of(input_id: int, text: str, blob: bytes | None) -> Measurements:
-    """The measurements in a row; without its blob they have no maxima."""
+    """The measurements of an input, from `metadata` (as `text`) and `maxima` (as `blob`) of a row of the table `parts`.
+
+    Without a blob, the measurements have empty arrays of maxima.
+    """
     metadata = json.loads(text)
     counts = tuple(metadata["counts"])
     if blob is None:
@@ -152,7 +156,11 @@ def measurements_of(input_id: int, text: str, blob: bytes | None) -> Measurement
 
 
 def merged(parts: Sequence[tuple[bool, Measurements]], wanted: int) -> Measurements:
-    """The stored parts of an input merged into one; any subset of blocks is a valid sample."""
+    """The measurements of one input, from its stored parts: pairs (whole, measurements), in the order of their blocks.
+
+    A whole part is returned as it is. Other parts are concatenated; with fewer than `wanted` blocks they are a valid,
+    smaller sample, whose reason for stopping is `StopReason.UNFINISHED`.
+    """
     whole, first = parts[0]
     if whole:
         return first
@@ -173,7 +181,7 @@ def _floats(blob: bytes) -> Array:
 
 
 def numbers_of(tail: Tail) -> list[Any]:
-    """The numbers of a fitted tail that are stored."""
+    """A fitted tail as the list of values that is stored; `tail_of` is the inverse."""
     fit = tail.fit
     return [
         fit.location, fit.scale, fit.shape, fit.log_likelihood, fit.sample_max, fit.outcome.value, fit.penalty,
@@ -183,7 +191,7 @@ def numbers_of(tail: Tail) -> list[Any]:
 
 
 def tail_of(numbers: Sequence[Any]) -> Tail:
-    """A fitted tail from its stored numbers."""
+    """A fitted tail from the list of values that `numbers_of` gave."""
     location, scale, shape, likelihood, largest, outcome, penalty, blocks, low, high, ks, ks_p, ad, ad_p, drift = (
         numbers
     )

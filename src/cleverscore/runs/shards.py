@@ -27,11 +27,11 @@ from cleverscore.runs.schema import EVERYTHING, StoredBlocks
 
 SHARD_SECONDS = 20.0
 MOST_INPUTS = 64  # in one shard: their results are stored together
-# Adaptive sampling mostly ends after a quarter of the gradients that it may take.
+# Adaptive sampling mostly ends after this share of the gradients that it may take.
 ADAPTIVE_SHARE = 0.25
 
 
-# How a worker loads a classifier that cannot be sent: a function of a module, and its arguments.
+# How a worker loads a classifier that cannot be pickled: a function that can be imported, and its arguments.
 Recipe = tuple[Callable[..., Classifier], tuple[Any, ...], dict[str, Any]]
 
 
@@ -45,7 +45,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Shard:
-    """Tasks of one norm that are computed, stored and, after a failure, repeated together."""
+    """Tasks of one series that are computed, stored and, after a failure, repeated together.
+
+    norm    the name of the series: its norm, for further methods also the method, as in "inf/sharp".
+    number  the row of the shard in the table `shards` of the run.
+    """
 
     norm: str
     tasks: tuple[Task, ...]
@@ -63,7 +67,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Finished:
-    """The result of a shard, with its time and worker."""
+    """The measurements of a shard, with the seconds they took and the name of the worker."""
 
     shard: Shard
     parts: tuple[StoredBlocks, ...]
@@ -74,8 +78,9 @@ class Finished:
 class Executor(Protocol):
     """Computes shards, on this machine or on a cluster.
 
-    It takes a shard from the queue only when it can start it, and computes a shard again if its worker died, so every
-    shard that it took is returned. `slots` is the number of shards that are computed at the same time.
+    An executor takes a shard from the iterator only when it can start it. If a worker dies, its shard is computed
+    again, so that there is a result for every shard that was taken. `slots` is the number of shards that are computed
+    at the same time.
     """
 
     slots: int
@@ -85,9 +90,10 @@ class Executor(Protocol):
 
 
 class ShardQueue:
-    """A queue of shards that wait for a worker; shards whose worker died come first.
+    """A queue of shards that wait for a worker; shards that were returned to it come first.
 
-    most_deaths     after this many workers died while computing the same shard, the run ends with an error.
+    most_deaths     if so many workers die while they compute the same shard, `repeat` raises an error.
+    repeated        number of shards returned because their worker had died.
     """
 
     def __init__(self, shards: Iterator[Shard], most_deaths: int) -> None:
@@ -119,12 +125,16 @@ class ShardQueue:
 
 @dataclass
 class WorkerContext:
-    """The model, inputs and settings that a worker needs to compute shards; can be sent to another process.
+    """What a worker needs to compute shards; `packed` and `unpacked` send it to another process.
 
-    recipe      a function and its arguments with which a worker loads a classifier that cannot be sent.
+    The keys of `settings`, `chunk_sizes` and `shares` are names of series, as in `Shard.norm`.
+
     examples    inputs on which the optimised network is checked; the same for all workers, so that all use the same
                 network.
-    shares      per norm, the budget of one input.
+    threads     threads of one worker.
+    shares      the budget of one input; a series without an entry has no limit.
+    recipe      a function and its arguments with which a worker loads a classifier that cannot be sent.
+    on_points   called with the amount of work (such as points) that was done since the last call.
     """
 
     classifier: Classifier | None
@@ -157,18 +167,18 @@ class WorkerContext:
     def _measured(
         self, ready: Prepared, examples: Sequence[Example], share: Budget | None
     ) -> Iterator[tuple[int, Measurements]]:
-        """Measurements of whole inputs, with their positions."""
+        """Measure whole inputs, each within its `share`; yields pairs (position in `examples`, measurements)."""
         if share is None or math.isinf(share.gradients):
             # Together: a method may then measure several inputs at the same time, with the same results.
             budget = Budget(seconds=math.inf if share is None else share.seconds * len(examples))
             yield from ready.measure(examples, budget=budget, on_work=self.on_points)
             return
-        for i, example in enumerate(examples):  # what an input gets of a number of gradients depends on no other input
+        for i, example in enumerate(examples):  # one at a time: what one leaves of its gradients must not go to another
             for _, found in ready.measure([example], budget=Budget(gradients=share.gradients), on_work=self.on_points):
                 yield i, found
 
     def prepared(self, norm: str) -> Prepared:
-        """The estimator with the optimised classifier, for one norm."""
+        """The estimator with the optimised classifier, for the series of this name; made once and kept."""
         if norm not in self._ready:
             assert self.classifier is not None  # `unpacked` loads it
             settings = self.settings[norm]
@@ -178,7 +188,7 @@ class WorkerContext:
         return self._ready[norm]
 
     def packed(self, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
-        """This context as bytes, with the classifier or, where it cannot be sent, with its recipe."""
+        """This context as bytes, with the classifier or, if `dumps` cannot store it, with the recipe alone."""
         bare = replace(self, on_points=None, _ready={})
         try:
             return dumps(bare)
@@ -192,7 +202,7 @@ class WorkerContext:
 
     @classmethod
     def unpacked(cls, content: bytes, *, threads: int | None = None, device: str | None = None) -> WorkerContext:
-        """The context from the bytes of `packed`, in a worker."""
+        """The context from the bytes of `packed`, in a worker; model and inputs are moved to the device, if given."""
         context: WorkerContext = pickle.loads(content)
         if context.classifier is None:
             assert context.recipe is not None  # packed refuses otherwise
@@ -221,12 +231,17 @@ def plan(
     shard_seconds: float = SHARD_SECONDS,
     threads: int = 1,
 ) -> list[Shard]:
-    """Divide the missing work into shards of about `shard_seconds`; `splits`: whether blocks are independent.
+    """Divide the missing work into shards of about `shard_seconds`.
 
-    A worker with several `threads` gets a multiple of so many whole inputs, since it may measure each in one thread.
+    The keys of all mappings are names of series, as in `Shard.norm`; those of `covered` are pairs (input, series).
 
-    The order gives useful results early: first some blocks of every input, then the others; all norms of an input
-    follow each other.
+    splits      whether the blocks of an input can be computed apart; else a shard has whole inputs.
+    covered     the blocks that are stored already.
+    threads     threads of a worker; a shard has a multiple of so many whole inputs, since a worker may measure one
+                input in each thread.
+
+    The shards are in an order that gives useful results early: first some blocks of every input, then the others; the
+    series of an input follow each other.
     """
     shards: list[tuple[tuple[int, int, int], Shard]] = []
     for place, (norm, rule) in enumerate(settings.items()):
@@ -249,7 +264,7 @@ def plan(
             for index, blocks in enumerate(_gaps(covered.get((example.input_id, norm), ()), rule.blocks, size))
         ]
         pieces.sort(key=lambda piece: piece[:2])
-        # Inputs that take less than a shard share one.
+        # Inputs that take less time than a shard are put together into one.
         shard: list[Task] = []
         blocks = 0
         first = (0, 0)

@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class Stop:
-    """Whether a signal asked the run to stop."""
+    """Whether a signal has asked the run to stop: `asked`."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -18,9 +18,10 @@ class Stop:
 
 @contextmanager
 def stopping(on_ask: Callable[[], None] | None = None) -> Iterator[Stop]:
-    """Turn the first SIGINT or SIGTERM into a request, and let the next SIGINT interrupt.
+    """Within the block, the first SIGINT or SIGTERM sets `asked` of the `Stop` and calls `on_ask`.
 
-    Does nothing outside the main thread, where Python allows no signal handlers.
+    A later SIGINT raises KeyboardInterrupt. Signals are left alone outside the main thread, where Python allows no
+    signal handlers.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():

@@ -49,9 +49,9 @@ from cleverscore.scores.score import Tail
 Array = npt.NDArray[np.float64]
 
 FILE_NAME = "run.sqlite"
-BALLAST = "run.ballast"  # given up when the disk is full, so that what is there can be closed and read
+BALLAST = "run.ballast"  # deleted when the disk is full: its space lets SQLite close the file in a readable state
 BALLAST_BYTES = 2**19
-CHECKED_BYTES = 64 * 2**20  # a larger file is not checked as a whole by every reader
+CHECKED_BYTES = 64 * 2**20  # readers check the structure of files up to this size, writers that of every file
 BUSY_SECONDS = 30.0
 
 
@@ -68,7 +68,7 @@ class Store:
 
     @classmethod
     def create(cls, folder: Path, meta: dict[str, Any]) -> Store:
-        """Create a run and open it for writing; the folder may exist, but must not contain a run."""
+        """Create a run with these entries of `meta` and open it for writing; the folder must not contain a run."""
         path = folder / FILE_NAME
         lock = RunLock(folder)
         # Made under another name and then renamed, so that a reader never sees a store without its tables.
@@ -140,7 +140,9 @@ class Store:
 
     @contextmanager
     def _writing(self, what: str) -> Iterator[sqlite3.Connection]:
-        """One transaction; on a full disk the reserve file is deleted, so that the database can be closed and read."""
+        """One transaction; `what` names its content in an error. If it fails, perhaps because the disk is full, the
+        reserve file is deleted, so that there is space to close the database.
+        """
         ballast = self.folder / BALLAST
         try:
             if self._lock is not None and not ballast.exists():
@@ -158,7 +160,11 @@ class Store:
             ) from error
 
     def _rows(self, table: str, rest: str = "", values: Sequence[Any] = (), more: str = "") -> Iterator[Any]:
-        """Rows of a table, each checked against its checksum; `more`: columns that the checksum does not cover."""
+        """The rows of a table; a row that does not match its checksum raises a StoreError.
+
+        rest, values    the end of the query, such as "WHERE norm = ?", and the values of its question marks.
+        more            further columns to read, which the checksum does not cover.
+        """
         columns = COLUMNS[table]
         width = columns.count(",") + 1
         extra = f", {more}" if more else ""
@@ -182,7 +188,7 @@ class Store:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """Settings, model, data and versions of the run."""
+        """Entries about the whole run by key, such as "config", "versions", "class_names" and "chunk_sizes"."""
         return {key: json.loads(value) for key, value in self._rows("meta")}
 
     def remember(self, key: str, value: Any) -> None:
@@ -191,7 +197,10 @@ class Store:
             connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", with_crc((key, json.dumps(value))))
 
     def drop_corrupt_rows(self) -> list[str]:
-        """Delete rows that do not match their checksums, so that they are computed again; returns which they were."""
+        """Delete rows that do not match their checksums, so that they are computed again.
+
+        Returns a text for each deleted row, such as "parts of input 3". A damaged entry of `meta` raises a StoreError.
+        """
         dropped = []
         with self._writing("repairs") as connection:
             for table, columns in COLUMNS.items():
@@ -211,7 +220,7 @@ class Store:
         return dropped
 
     def forget(self, places: Collection[tuple[int, str]]) -> None:
-        """Delete the measurements of (input, norm) pairs, so that they are computed again."""
+        """Delete the measurements and tails of (input, series) pairs, so that they are computed again."""
         with self._writing("results to be computed again") as connection:
             for table in ("parts", "tails"):
                 connection.executemany(f"DELETE FROM {table} WHERE input = ? AND norm = ?", list(places))
@@ -231,7 +240,7 @@ class Store:
         }
 
     def append_adversarials(self, found: Mapping[tuple[int, str], tuple[float, int, Picture]]) -> None:
-        """Store the picture of an adversarial input per (input, norm), with its distance and class."""
+        """Store adversarial inputs by (input, norm): distance, class and picture; earlier ones are replaced."""
         rows = [
             with_crc((i, norm, float(length), int(other), *picture.shape, zlib.compress(picture.tobytes())))
             for (i, norm), (length, other, picture) in found.items()
@@ -254,7 +263,7 @@ class Store:
         return {row[0] for row in self._connection.execute("SELECT input FROM pictures")}
 
     def began(self, norm: str, content: str) -> int:
-        """Record that a shard was given to a worker; returns the number of the shard."""
+        """Record that a shard (its series and `Shard.content`) was given to a worker; returns the shard's number."""
         with self._writing("a new shard") as connection:
             row = (norm, content)
             return int(connection.execute("INSERT INTO shards (norm, content) VALUES (?, ?)", row).lastrowid or 0)
@@ -262,7 +271,7 @@ class Store:
     def append(
         self, parts: Sequence[StoredBlocks], *, shard: int | None = None, seconds: float = 0.0, worker: str = ""
     ) -> None:
-        """Store the results of a shard in one transaction."""
+        """Store the results of a shard in one transaction; `shard` is the number that `began` gave."""
         rows = [part_row(part) for part in parts]
         names = ", ".join(str(part.measurements.input_id) for part in parts)
         with self._writing(f"results of input {names}") as connection:
@@ -272,11 +281,11 @@ class Store:
                 connection.execute("UPDATE shards SET seconds = ?, worker = ? WHERE number = ?", values)
 
     def shards(self) -> list[tuple[int, str, str, float | None, str | None]]:
-        """All shards that were given to a worker: number, norm, content, and, if finished, seconds and worker."""
+        """All shards that were given to a worker: number, series, content, and, if finished, seconds and worker."""
         return list(self._connection.execute("SELECT number, norm, content, seconds, worker FROM shards"))
 
     def covered(self) -> dict[tuple[int, str], list[range]]:
-        """Stored blocks per input and norm; an input that is complete has blocks 0 to infinity."""
+        """The stored blocks of each (input, series); an input that was measured as a whole has `range(EVERYTHING)`."""
         found: dict[tuple[int, str], list[range]] = {}
         for input_id, norm, first, whole, metadata in self._rows("parts", "ORDER BY input, norm, first_block"):
             blocks = range(EVERYTHING) if whole else range(first, first + max(json.loads(metadata)["counts"]))
@@ -284,7 +293,7 @@ class Store:
         return found
 
     def done(self, covered: Mapping[tuple[int, str], Sequence[range]] | None = None) -> set[tuple[int, str]]:
-        """The (input, norm) pairs that are complete; pass `covered` to avoid reading it again."""
+        """The (input, series) pairs of which all blocks are stored; pass `covered` to avoid reading it again."""
         wanted = self._blocks
         there = self.covered() if covered is None else covered
         return {key for key, ranges in there.items() if sum(map(len, ranges)) >= wanted}
@@ -322,13 +331,13 @@ class Store:
     def measurements(
         self, norm: str, *, maxima: bool = True, inputs: Collection[int] | None = None
     ) -> list[Measurements]:
-        """The measurements of all or some inputs in one norm, in order; block maxima are only read with `maxima`."""
+        """The measurements of all or some inputs in one series, sorted by input; without `maxima`, no block maxima."""
         return self.measurements_by_norm([norm], maxima=maxima, inputs=inputs)[norm]
 
     def measurements_by_norm(
         self, norms: Sequence[str], *, maxima: bool = True, inputs: Collection[int] | None = None
     ) -> dict[str, list[Measurements]]:
-        """The measurements of several norms, with one pass over the table."""
+        """As `measurements`, for several series, with one pass over the table."""
         wanted = self._blocks
         chosen = "" if inputs is None else f"WHERE input IN ({', '.join(str(int(i)) for i in inputs)})"
         # Rows of all norms are compared with their checksums: one that claims another norm may be a damaged one.
@@ -345,7 +354,10 @@ class Store:
         return {norm: [merged(parts, wanted) for parts in inputs.values()] for norm, inputs in found.items()}
 
     def append_tails(self, norm: str, estimator: str, found: Mapping[int, Sequence[Tail]]) -> None:
-        """Store fitted tails, one per target of each input, replacing earlier ones."""
+        """Store the tails of a series by input, one tail per target; earlier ones are replaced.
+
+        estimator   the key of the fit (`ScoreRule.tail_fit`).
+        """
         rows = [
             with_crc((input_id, norm, estimator, json.dumps([numbers_of(tail) for tail in each])))
             for input_id, each in found.items()
@@ -354,7 +366,7 @@ class Store:
             connection.executemany("INSERT OR REPLACE INTO tails VALUES (?, ?, ?, ?, ?)", rows)
 
     def tails(self, norm: str, estimator: str) -> dict[int, list[Tail]]:
-        """The stored tail fits with this key (`ScoreRule.tail_fit`), per input."""
+        """The stored tails of a series by input, those whose fit has this key (`ScoreRule.tail_fit`)."""
         rows = self._rows("tails", "WHERE norm = ? AND estimator = ?", (norm, estimator))
         return {row[0]: [tail_of(numbers) for numbers in json.loads(row[3])] for row in rows}
 
@@ -368,7 +380,8 @@ def _readable(path: Path) -> sqlite3.Connection:
     except sqlite3.OperationalError:
         if path.with_name(path.name + "-wal").exists():
             raise
-        # A folder without write permission cannot hold the files that readers share with a writer, and needs none.
+        # Readers and a writer share files beside the database. Without write permission there can be none, but no
+        # writer either: `immutable` opens the database without them.
         connection = sqlite3.connect(f"{address}&immutable=1", uri=True)
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     return connection

@@ -41,7 +41,7 @@ LEAST_SHARD_SECONDS, SHARDS_AT_LEAST = 2.0, 10
 
 
 def fingerprint_model(classifier: Classifier) -> str:
-    """A hash of weights, preprocessing, transform and box: changed weights make another study."""
+    """A hash of weights, preprocessing, transform, kind of outputs and box; if one changes, it is another study."""
     digest = hashlib.sha256()
     _add_weights(digest, classifier.module)
     constants = [None if t is None else t.double().tolist() for t in (classifier.mean, classifier.std)]
@@ -92,10 +92,12 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Missing:
-    """What is missing in a run: the stored blocks, and per norm the unfinished inputs with the missing share of each.
+    """What a run lacks.
 
-    chunk_sizes     per norm, the chunk sizes with which the run was started; a run keeps them, because another chunk
-                    size would change the last bits of gradients.
+    covered         the stored blocks of each (input, series).
+    parts           for each series, the unfinished inputs, each with the share of its work that is missing.
+    chunk_sizes     for each series, the chunk size with which the run was started; a run keeps it, because another one
+                    would change the last bits of gradients.
     """
 
     covered: dict[tuple[int, str], list[range]]
@@ -106,7 +108,10 @@ class Missing:
 class Study:
     """A config with its model and inputs, checked and ready to run.
 
-    recipe      a function and its arguments that load the classifier in another process, if it cannot be sent.
+    A series is one norm with one method; `settings` has the settings of each series by its name in the store.
+
+    ids         the id of each input: its position in the whole data set.
+    recipe      a function and its arguments with which another process loads a classifier that cannot be sent.
     """
 
     def __init__(
@@ -144,8 +149,10 @@ class Study:
     def open_store(self, folder: Path, *, fresh: bool = False, command: str | None = None) -> Store:
         """Create the run directory, or open it if it contains this study or one that can be extended to it.
 
-        More inputs and a larger budget extend a run; any other change of settings is refused. `command` is stored, so
-        that it can be repeated.
+        More inputs and a larger budget extend a run; any other change of settings is refused.
+
+        fresh       delete the run that the folder contains, if any, and create a new one.
+        command     the text of the command that makes the run, which is stored.
         """
         path = folder / FILE_NAME
         if fresh and path.exists():
@@ -182,7 +189,7 @@ class Study:
         return store
 
     def _used(self) -> dict[str, Any]:
-        """The values used for settings that the config leaves to the model or the method."""
+        """Values that the config leaves to the method (radius) or the model (box, outputs, preprocessing)."""
         one = next(iter(self.settings.values()))
         constants = {
             name: None if values is None else values.tolist()
@@ -209,7 +216,7 @@ class Study:
         return Missing(covered, parts, dict(store.meta.get("chunk_sizes") or {}))
 
     def points(self, missing: Missing) -> int:
-        """The number of points that are still to be drawn."""
+        """The largest number of points that are still to be drawn."""
         dim = self.examples[0].x.numel()
         return sum(
             round(sum(share for _, share in parts) * self._max_work(norm, dim)) for norm, parts in missing.parts.items()
@@ -226,7 +233,7 @@ class Study:
         workers: int | None = None,
         probe_seconds: float = PROBE_SECONDS,
     ) -> dict[str, Estimate]:
-        """The largest cost of the missing work, per norm, from measurements of about `probe_seconds`."""
+        """The largest cost of the missing work of each series, from a measurement of about `probe_seconds` each."""
         found = {}
         context = self._context(missing, chunk_size, workers)
         for norm, parts in missing.parts.items():
@@ -254,14 +261,19 @@ class Study:
         only: Sequence[Example] | None = None,
         most_seconds: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
-        """Compute the missing work and store every shard when it is finished; `stop` ends the run after the current
-        shards.
+        """Compute the missing work and store every shard when it is finished.
 
-        on_shard    called for every finished shard with its series and its number of inputs.
-        only        compute these examples only.
-        most_seconds    seconds that an input may take in each series; by default a budget of time is divided equally.
+        costs           the cost of the missing work of each series, by which it is divided into shards; by default it
+                        is measured.
+        on_points       called with the amount of work that was done since the last call, in points.
+        on_shard        called for every finished shard with its series and its number of inputs, which is a fraction
+                        where the shard has some of the blocks of an input.
+        stop            no further shard is begun once `stop.asked` is true.
+        only            compute these examples only.
+        most_seconds    the seconds that an input may take in each series; by default the budget of the config is
+                        divided equally among all inputs and series.
 
-        Returns the seconds per input in each series.
+        Returns the seconds per input in each series of which something was computed.
         """
         executor = executor or InProcess()
         inside = isinstance(executor, InProcess)
@@ -276,10 +288,10 @@ class Study:
             if not missing.chunk_sizes:
                 store.remember("chunk_sizes", context.chunk_sizes)
             costs = costs or self.costs(missing, chunk_size=chunk_size, workers=workers)
-            # A short run is cut finer, so that it can be looked at and stopped on the way.
+            # A short run has shorter shards, so that there are results to look at, and moments to stop, on the way.
             whole = sum(cost.seconds for cost in costs.values())
             shard_seconds = min(shard_seconds, max(LEAST_SHARD_SECONDS, whole / SHARDS_AT_LEAST))
-            # An estimate is for all threads together; a worker elsewhere has one.
+            # An estimate is for all threads of this process together; a worker in another process has one thread.
             each = {norm: cost.seconds / cost.inputs * (1 if inside else cost.workers) for norm, cost in costs.items()}
             shards = plan(
                 self.examples if only is None else only, {norm: self.settings[norm] for norm in each},
@@ -320,7 +332,7 @@ class Study:
         return self._contexts[key]
 
     def _budget_shares(self, executor: Executor, most_seconds: Mapping[str, float] | None) -> dict[str, Budget]:
-        """The budget of one input, per norm."""
+        """The budget of one input in each series; empty without a budget."""
         if most_seconds is not None:
             return {norm: Budget(seconds=seconds) for norm, seconds in most_seconds.items()}
         if self.config.budget is None:

@@ -14,9 +14,10 @@ CHANNELS = (1, 3, 4)  # grey, colours, colours with transparency (which is left 
 
 
 def thumbnail(x: npt.NDArray[Any], bounds: tuple[float, float] | None, *, side: int = SIDE) -> Picture | None:
-    """An input as a picture (height, width, 1 or 3), at most `side` on a side; None where it is not a picture.
+    """An input as a picture (height, width, 1 or 3), at most `side` pixels on a side; None if it cannot be one.
 
-    Black and white are the bounds or, without bounds, the input's smallest and largest value.
+    x           (height, width), (channels, height, width) or (height, width, channels).
+    bounds      the values of black and white; default: the smallest and the largest value of the input.
 
     >>> thumbnail(np.linspace(0.0, 1.0, 64 * 2 * 64).reshape(1, 128, 64), (0.0, 1.0)).shape
     (64, 32, 1)
@@ -36,14 +37,14 @@ def thumbnail(x: npt.NDArray[Any], bounds: tuple[float, float] | None, *, side: 
 
 
 def shrunk_picture(picture: Picture, side: int) -> Picture:
-    """A picture with at most `side` pixels on a side."""
+    """The picture, made smaller if it has more than `side` pixels on a side."""
     if max(picture.shape[:2]) <= side:
         return picture
     return np.moveaxis(np.rint(_shrunk(np.moveaxis(picture, 2, 0).astype(np.float64), side)).astype(np.uint8), 0, 2)
 
 
 def _shrunk(x: npt.NDArray[np.float64], side: int) -> npt.NDArray[np.float64]:
-    """Shrink by means over boxes of pixels, so that no detail is skipped."""
+    """Shrink (channels, height, width) to at most `side` pixels; each new pixel is the mean over a box of old ones."""
     factor = side / max(x.shape[1:])
     if factor >= 1.0:
         return x

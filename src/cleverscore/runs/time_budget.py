@@ -21,16 +21,16 @@ from cleverscore.scores.cost import Estimate
 
 PROBE_SHARE = 0.05  # of the time, for probes of gradient masking
 END_SHARE = 0.05  # of the time, for what follows the computation: reading the run and printing it
-FIRST_SCORE_SHARE = 0.8  # of the time that the scores of the first input may take; then it still has to be attacked
-SAFETY = 0.9  # of the remaining time, which a group of several inputs may be expected to take
-# How many times the expected time an input may take in any case: one that needs a little more is not cut short.
+FIRST_SCORE_SHARE = 0.8  # of the time, for the scores of the first inputs; the rest is for their attacks
+SAFETY = 0.9  # the share of the remaining time that a group of several inputs is expected to take
+# An input may always take this many times the expected time, so that one that needs a little more is not cut short.
 LEAST_ROOM = 1.5
-AT_ONCE, ALONE = 1e-9, 1e9  # seconds per input, which put a group of inputs into one shard, or each into its own
+AT_ONCE, ALONE = 1e-9, 1e9  # pretended seconds per input: all inputs of a group into one shard, or each into its own
 
 
 @dataclass(frozen=True)
 class TimeBudget:
-    """A number of seconds from the beginning of the command; `now` is a clock."""
+    """The seconds that a command may take, the time at which it began, and the clock (`now`) by which that is."""
 
     seconds: float
     began: float
@@ -63,11 +63,14 @@ def run_within(
     slots: int = 1,
     on_group: Callable[[float], None] | None = None,
 ) -> list[Example]:
-    """Compute scores and bounds of as many inputs as the time allows, at least of the first; returns the other inputs.
+    """Compute scores and bounds of as many inputs as the time allows, and of the first `slots` inputs in any case.
 
+    wanted      the attacks and certificates of the run.
     run         computes scores: `Study.run` with a store.
     slots       number of inputs that are computed at the same time.
-    on_group    called with the seconds of each group of inputs.
+    on_group    called with the seconds that each group of inputs took.
+
+    Returns the inputs that still lack a score or bound.
     """
     todo = incomplete(study, store, wanted)
     size = slots
@@ -91,7 +94,7 @@ def run_within(
 
 
 def inputs_within(seconds: float, each: float) -> int:
-    """How many inputs can be expected to fit into the seconds.
+    """How many inputs can be expected to fit into the seconds, if each takes `each` seconds.
 
     >>> inputs_within(10.0, 2.0), inputs_within(2.1, 2.0), inputs_within(1.9, 2.0)
     (4, 1, 0)
@@ -102,13 +105,13 @@ def inputs_within(seconds: float, each: float) -> int:
 
 
 def incomplete(study: Study, store: Store, wanted: Bounds) -> list[Example]:
-    """The inputs without all their scores and bounds."""
+    """The inputs that lack a score or bound."""
     unscored = {example.input_id for parts in study.missing(store).parts.values() for example, _ in parts}
     unbounded = set[int]().union(*missing_bounds(study, store, wanted).values())
     return [example for example in study.examples if example.input_id in unscored | unbounded]
 
 
 def _shards(inputs: int, *, together: bool) -> Estimate:
-    """A cost that puts a group of inputs into one shard, or each into its own."""
+    """A pretended cost, by which a group of inputs is put into one shard (`together`), or each into its own."""
     seconds = AT_ONCE if together else ALONE
     return Estimate(seconds * inputs, gradients=0, points=0, memory=0, chunk_size=1, workers=1, inputs=inputs)
