@@ -1,7 +1,8 @@
 """The reverse Weibull log-likelihood with its scale profiled out, and its derivatives, for many samples at once.
 
-A sample is represented by w = (max - x) / range in [0, 1], an end-point by t = log((location - max) / range), so that z
-= (location - x) / range = w + exp(t) is positive for every t and the end-point cannot fall below the sample.
+A sample x has the largest value max and the range max - min. It is represented by w = (max - x) / range in [0, 1], an
+end-point by t = log((location - max) / range). Then z = (location - x) / range = w + exp(t) is positive for every t, so
+no end-point falls below the sample. The shape is c; beta is the log of the scale, in units of the range.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ MAX_LOG_SHAPE = float(np.log(MAX_SHAPE))
 
 @dataclass(frozen=True)
 class Weights:
-    """The weight of each value of a sample in the likelihood.
+    """The weight of each value x_i of a sample in the log-likelihood of the law F(x) = exp(-(z / b)^c), density f.
 
-    `density` multiplies log f(x_i) and sums to one; `hazard` multiplies (z_i / b)^c. They differ only for censored
-    values, of which only an upper limit is known: these have a hazard and no density.
+    An observed block maximum x_i adds log f(x_i), which has the terms log c - c log b + (c - 1) log z_i and
+    -(z_i / b)^c. A censored one, of which only the upper limit x_i is known, adds log F(x_i) = -(z_i / b)^c.
+
+    density     (n,), the weight of x_i as an observed maximum; sums to one.
+    hazard      (n,), the weight of (z_i / b)^c: that of x_i as an observed and as a censored maximum together.
     """
 
     density: Floats
@@ -37,13 +41,19 @@ class Weights:
         return cls(each, each, float(n))
 
     def per_block(self, penalty: float) -> float:
-        """The penalty's weight relative to the mean log-likelihood per block."""
+        """The factor of exp(2 beta) that is subtracted from the log-likelihood per block."""
         return penalty * self.penalty_factor / self.blocks
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The penalised log-likelihood per block at (t, shape), and its derivatives; arrays with one entry per row."""
+    """The penalised log-likelihood per block at (t, c), with the best scale there; arrays with one entry per row.
+
+    value                       the penalised log-likelihood per block.
+    log_scale                   beta, the log of the best scale.
+    d_c, d_cc, d_t, d_ct, d_tt  first and second derivatives of `value`.
+    log_scale_c, log_scale_t    derivatives of `log_scale`.
+    """
 
     value: Floats
     log_scale: Floats
@@ -52,15 +62,16 @@ class Terms:
     d_t: Floats
     d_ct: Floats
     d_tt: Floats
-    log_scale_c: Floats  # derivatives of log_scale
+    log_scale_c: Floats
     log_scale_t: Floats
 
 
 def solve_log_scale(log_sum: Floats, c: Floats, per_block: float) -> tuple[Floats, Floats]:
-    """Best log scale beta and q = exp(log_sum - c beta) under the penalty `per_block` * exp(2 beta).
+    """The beta that maximises -c beta - exp(log_sum - c beta) - `per_block` exp(2 beta), and q = exp(log_sum - c beta).
 
-    Solves q = 1 + 2 per_block exp(2 beta) / c. The left minus the right side is concave and decreasing in beta, and
-    Newton's method from beta = log_sum / c, which is right of the root, converges to the root monotonically.
+    log_sum is log sum_i hazard_i z_i^c, (rows,). Solves q = 1 + 2 per_block exp(2 beta) / c. The log of the left side
+    minus the log of the right side is concave and decreasing in beta; Newton's method starts at beta = log_sum / c,
+    which is right of the root, and converges to the root monotonically.
     """
     beta = log_sum / c
     if per_block == 0.0:
@@ -80,8 +91,10 @@ def solve_log_scale(log_sum: Floats, c: Floats, per_block: float) -> tuple[Float
 def terms(w: Floats, weights: Weights, t: Floats, c: Floats, penalty: float, *, along_t: bool = True) -> Terms:
     """Evaluate l/n = log c + (c-1) mean(log z) - c beta - q - (penalty/n) exp(2 beta), in units of the range.
 
-    w is (rows, n), t and c are (rows,). Without a penalty q = 1 and c beta = log mean(z^c). Derivatives are those of
-    the objective with the scale at its best value (envelope theorem for the first, implicit for the second).
+    w is (rows, n), t and c are (rows,). beta and q are those of `solve_log_scale`; without a penalty q = 1 and c beta =
+    log mean(z^c). Means are weighted by `weights`. Derivatives are those of the objective with the scale at its best
+    value (envelope theorem for the first, implicit function theorem for the second). Without `along_t`, derivatives
+    along t and those of the log scale are left at 0.
     """
     tau = np.exp(t)
     z = w + tau[:, None]
@@ -102,7 +115,7 @@ def terms(w: Floats, weights: Weights, t: Floats, c: Floats, penalty: float, *, 
     value = np.log(c) + (c - 1.0) * mean_log - c * beta - q - 0.5 * c * extra
     d_c = 1.0 / c + mean_log + beta * extra - q * e_log
 
-    beta_s = 1.0 / (c + 2.0 * extra / q)  # derivatives of (beta, q) along log_sum and along c
+    beta_s = 1.0 / (c + 2.0 * extra / q)  # derivatives of beta and q along log_sum (_s), and along c at fixed log_sum
     beta_c = (extra / (c * q) - beta) * beta_s
     q_s = 2.0 * extra * beta_s
     q_c = 2.0 * extra * beta_c - extra / c
@@ -133,21 +146,25 @@ def newton_log_shape(now: Terms, c: Floats) -> Floats:
 
 
 def corner(w: Floats, weights: Weights, penalty: float) -> tuple[Floats, Floats]:
-    """Objective and log scale at c = 1, location = sample maximum: the best point of the edge c = 1."""
+    """Objective per block and log scale, (rows,) each, at c = 1 and location = sample maximum.
+
+    This is the best point of the edge c = 1.
+    """
     log_sum = np.log(np.einsum("ij,j->i", w, weights.hazard))
     beta, q = solve_log_scale(log_sum, np.ones_like(log_sum), weights.per_block(penalty))
     return -beta - q - 0.5 * (q - 1.0), beta
 
 
 def gumbel(w: Floats, weights: Weights) -> Floats:
-    """Log-likelihood per block of the Gumbel limit, in units of the range: the limit as the end-point goes to infinity.
+    """Largest log-likelihood per block of a Gumbel law, the limit as the end-point goes to infinity: (rows,).
 
-    l = log k + k mean(v) - log mean(exp(k v)) - 1 with v = w - 1 = (min - x) / range; the best k is unique.
+    In units of the range: l = log k + k mean(v) - log mean(exp(k v)) - 1, with v = w - 1 = (min - x) / range and k =
+    range / (scale of the Gumbel law). The best k is unique.
     """
     v = w - 1.0
     mean = np.einsum("ij,j->i", v, weights.density)
     spread = np.sqrt(np.maximum(np.einsum("ij,ij,j->i", v, v, weights.density) - mean * mean, 1e-300))
-    k = np.clip(1.2825498301618641 / spread, 1.0, MAX_SHAPE)  # pi / sqrt(6) / sd, the estimate by moments
+    k = np.clip(1.2825498301618641 / spread, 1.0, MAX_SHAPE)  # pi / sqrt(6) / (standard deviation): by moments
     value = np.full_like(k, -np.inf)
     moving = np.ones(len(k), dtype=bool)
     for _ in range(60):

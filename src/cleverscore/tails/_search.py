@@ -8,18 +8,24 @@ import numpy as np
 
 from ._likelihood import MAX_LOG_SHAPE, MAX_SHAPE, Floats, Weights, newton_log_shape, terms
 
-# The end-point lies between exp(-8.5) / n ranges above the maximum (closer, the corner loses less than 1e-3 of
-# log-likelihood; it is compared apart) and exp(7) = 1100 ranges (further means a shape above 1000, because near the
-# Gumbel limit shape >= (location - min) / range).
+# The grid has end-points from exp(-8.5) / n to exp(7) = 1100 ranges above the sample maximum. Nearer ones are not
+# needed: the corner (shape 1, location = sample maximum), which callers compare with the peak, loses less than 1e-3 of
+# log-likelihood against them. Further ones have a shape above 1000, because near the Gumbel limit shape >= (location -
+# min) / range.
 NEAREST_OFFSET = 8.5
 FARTHEST = 7.0
 POINTS = 24
-EXACT_TOP, EXACT_BOTTOM, GROUPS = 16, 6, 13  # the summary keeps the ends, where the likelihood is sharp, as they are
+# The summary of a sample keeps so many of its largest and smallest values as they are, because the likelihood depends
+# most on these, and puts the others into so many groups.
+EXACT_TOP, EXACT_BOTTOM, GROUPS = 16, 6, 13
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The best interior point found, one entry per row: position t, shape, log scale and objective per block."""
+    """The largest interior maximum found, one entry per row: position t, shape, log scale and objective per block.
+
+    Interior means that the end-point lies above the sample maximum.
+    """
 
     t: Floats
     shape: Floats
@@ -28,10 +34,11 @@ class Peak:
 
 
 def summarise(w: Floats, weights: Weights) -> tuple[Floats, Weights]:
-    """Replace groups of neighbouring values by two values each, mean -/+ deviation; rows are sorted with w ascending.
+    """Shorter rows with their weights: each group of neighbouring values becomes two values, mean -/+ deviation.
 
-    500 values become 48, which makes the grid ten times cheaper. The smallest and largest values are kept exactly. For
-    the others, sums of smooth functions have an error of the order of the third moment within a group.
+    w is (rows, n), ascending in each row. 500 values become 48, which makes the grid ten times cheaper. The smallest
+    and largest values are kept exactly. For the others, sums of smooth functions have an error of the order of the
+    third moment within a group. Rows with few values are returned unchanged.
     """
     n = w.shape[1]
     if n <= EXACT_TOP + EXACT_BOTTOM + 4 * GROUPS:
@@ -56,7 +63,7 @@ def summarise(w: Floats, weights: Weights) -> tuple[Floats, Weights]:
 
 
 def find_peak(w: Floats, weights: Weights, penalty: float) -> Peak:
-    """Best interior point of standardised rows w (rows, n), sorted with w ascending."""
+    """The largest interior maximum of the profile likelihood for each row of w (rows, n), ascending in each row."""
     short, short_weights = summarise(w, weights)
     grid = np.linspace(-np.log(max(weights.blocks, 2.0)) - NEAREST_OFFSET, FARTHEST, POINTS)
     step = grid[1] - grid[0]
@@ -70,10 +77,10 @@ def find_peak(w: Floats, weights: Weights, penalty: float) -> Peak:
 
 
 def profile_on_grid(w: Floats, weights: Weights, grid: Floats, penalty: float) -> tuple[Floats, Floats]:
-    """Profile likelihood and best shape >= 1 near every grid position: two arrays (rows, points).
+    """About the profile likelihood per block, and the best shape >= 1, at every grid position t: two (rows, points).
 
-    Goes from the farthest end-point to the nearest; k = shape / (1 + exp(t)) changes slowly, so that one Newton step
-    from the extrapolated k is enough to rank the positions.
+    Goes from the farthest end-point to the nearest. k = shape / (1 + exp(t)) changes slowly, so one Newton step from
+    the k extrapolated from the positions before is exact enough to rank the positions.
     """
     rows = len(w)
     values, shapes = np.empty((rows, len(grid))), np.empty((rows, len(grid)))
@@ -98,7 +105,10 @@ def profile_on_grid(w: Floats, weights: Weights, grid: Floats, penalty: float) -
 
 
 def start_log_k(w: Floats, weights: Weights) -> Floats:
-    """Estimate log k near the Gumbel limit by moments: k = shape * range / (location - min) = pi / sqrt(6) / sd."""
+    """Estimate log k (rows,) near the Gumbel limit, where k = shape * range / (location - min) = pi / (sqrt(6) sd).
+
+    sd is the standard deviation of w.
+    """
     mean = np.einsum("ij,j->i", w, weights.density)
     variance = np.einsum("ij,ij,j->i", w, w, weights.density) - mean * mean
     return np.asarray(np.clip(0.2488 - 0.5 * np.log(np.maximum(variance, 1e-20)), 0.0, MAX_LOG_SHAPE))
@@ -109,9 +119,9 @@ def maximize(
 ) -> Peak:
     """Move every row from (t, shape) to a stationary point of the profile likelihood within `reach` of t.
 
-    Newton's method in t and log c together; t stays in a bracket that shrinks by the sign of the profile's slope, and
-    falls back to bisection, so that the iteration always ends. The last step, shorter than `tolerance`, is also taken,
-    so the remaining error is about the square of that step.
+    Newton's method in t and log c together, c being the shape. t stays in a bracket, which shrinks by the sign of the
+    profile's slope; where a Newton step leaves the bracket, t moves to its middle instead. A row ends when both steps
+    are shorter than `tolerance`. This last step is also taken, so the remaining error is about the square of it.
     """
     low, high = t - reach, t + reach
     t, c = t.copy(), shape.copy()
@@ -127,7 +137,9 @@ def maximize(
         coupling = np.where(pinned, 0.0, now.d_ct / curve)
         slope = now.d_t - np.where(pinned, 0.0, coupling * now.d_c)
         bend = now.d_tt - coupling * now.d_ct
-        settled = np.abs(inner) < 0.1  # only then is `slope` near the slope of the profile, and its sign is sure if
+        # `slope` is near the slope of the profile only where the shape is nearly the best one for this t (`settled`).
+        # Its sign is sure where the correction for the shape is small, too, or the shape is even nearer to the best.
+        settled = np.abs(inner) < 0.1
         sure = settled & ((np.abs(coupling * now.d_c) <= 0.2 * np.abs(slope)) | (np.abs(inner) < 1e-5))
         here = t[active]
         low[active] = np.where(sure & (slope > 0.0), here, low[active])
@@ -141,7 +153,7 @@ def maximize(
         t[active] = there
         c[active] = np.clip(shape * np.exp(log_step), 1.0, MAX_SHAPE)
         beta[active] = now.log_scale + now.log_scale_t * move + now.log_scale_c * (c[active] - shape)
-        # On the edge c = 1 the objective falls with t, so a row that is pinned there belongs to the corner.
+        # On the edge c = 1 the objective falls with t, so for a row that is pinned there the corner is better.
         done = pinned | ((usable | halve) & (np.abs(move) < tolerance) & (np.abs(inner) < tolerance))
         active = active[~done]
         if not len(active):

@@ -1,4 +1,4 @@
-"""Null distributions of the Anderson-Darling and the drift test, as written by `python -m benchmarks.tables`."""
+"""Null distributions of the Anderson-Darling and drift tests, read from what `python -m benchmarks.tables` wrote."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from ._likelihood import Floats
 
 @dataclass(frozen=True)
 class NullLaws:
-    """Quantiles of two test statistics under a true reverse Weibull law, by xi = 1 / shape and number of blocks.
+    """Quantiles of two test statistics for samples from a reverse Weibull law, by xi = 1 / shape and number of blocks.
 
-    anderson_darling    (xi, blocks, probabilities): the value that the statistic exceeds with each of these
-                        probabilities.
-    drift               (xi, blocks): the value that the drift statistic exceeds with probability `drift_level`; NaN for
-                        few blocks.
+    xi                  (n_xi,), ascending.
+    blocks              (n_blocks,), ascending.
+    probabilities       (n_probabilities,), descending.
+    anderson_darling    (n_xi, n_blocks, n_probabilities): the value that the Anderson-Darling statistic exceeds with
+                        each of the probabilities.
+    drift               (n_xi, n_blocks): the value that the drift statistic exceeds with probability `drift_level`; NaN
+                        for few blocks.
     """
 
     xi: Floats
@@ -31,7 +34,10 @@ class NullLaws:
     drift_level: float
 
     def pvalue(self, statistic: Floats, shape: Floats, blocks: int) -> Floats:
-        """P-values of Anderson-Darling statistics (rows,): log p is interpolated, and extended beyond the table."""
+        """P-values (rows,) of Anderson-Darling statistics (rows,) of fits with these shapes (rows,).
+
+        log p is interpolated linearly in the statistic, and extrapolated beyond the table.
+        """
         quantiles = self._at(self.anderson_darling, shape, blocks)
         logs = np.log(self.probabilities)
         place = np.clip(np.count_nonzero(quantiles < statistic[:, None], axis=1), 1, len(logs) - 1)
@@ -41,11 +47,14 @@ class NullLaws:
         return np.asarray(np.exp(np.clip(logs[place] + slope * (statistic - q1), -700.0, 0.0)))
 
     def drift_limit(self, shape: Floats, blocks: int) -> Floats:
-        """The value that the drift statistic exceeds with probability `drift_level` only, (rows,)."""
+        """The value (rows,) that the drift statistic exceeds with probability `drift_level`, for shapes (rows,)."""
         return self._at(self.drift[:, :, None], shape, blocks)[:, 0]
 
     def _at(self, table: Floats, shape: Floats, blocks: int) -> Floats:
-        """Entries of a table (xi, blocks, entries) at these shapes, interpolated linearly in xi and in 1 / blocks."""
+        """Entries (rows, entries) of a table (n_xi, n_blocks, entries) for shapes (rows,) and a number of blocks.
+
+        Interpolated linearly in xi and in 1 / blocks; beyond the table, the nearest entry.
+        """
         left, share = _place(-1.0 / self.blocks, np.array([-1.0 / blocks]))
         line = table[:, left[0]] if share[0] == 0.0 else _mix(table[:, left[0]], table[:, left[0] + 1], share[0])
         left, share = _place(self.xi, 1.0 / shape)
@@ -57,7 +66,10 @@ def _mix(a: Floats, b: Floats, share: Floats | float) -> Floats:
 
 
 def _place(grid: Floats, values: Floats) -> tuple[NDArray[np.intp], Floats]:
-    """Index of the grid point below each value, and the fraction of the way to the next; clipped to the grid."""
+    """Index of the grid point below each value, and the fraction of the way to the next point.
+
+    Values outside the grid are moved to its nearest end.
+    """
     values = np.clip(values, grid[0], grid[-1])
     left = np.clip(np.searchsorted(grid, values, side="right") - 1, 0, len(grid) - 2)
     return left, np.asarray((values - grid[left]) / (grid[left + 1] - grid[left]))
@@ -65,7 +77,7 @@ def _place(grid: Floats, values: Floats) -> tuple[NDArray[np.intp], Floats]:
 
 @lru_cache(maxsize=1)
 def null_laws() -> NullLaws:
-    """The null distributions, read from the package's table once."""
+    """The null distributions, from the package's file tables.json, which is read only once."""
     found = json.loads((resources.files(__package__) / "tables.json").read_text())
     return NullLaws(
         xi=np.array(found["xi"]),

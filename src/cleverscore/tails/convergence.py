@@ -14,23 +14,25 @@ from .weibull import CHUNK_VALUES, PENALTY, as_samples, checked_block_size, dege
 from .weighted import merged_weights
 
 PAPER_BLOCK_SIZE = 1024  # N_s of the paper
-FEWEST_MERGED = 25  # merged blocks: fits to fewer scatter so much that they show no drift
-# Norms without a largest value can look as if they had one: maxima of m Gaussian norms are fitted best by this shape.
-# Printed by `python -m benchmarks.tables`, from 20,000 quantiles of their exact law.
+FEWEST_MERGED = 25  # fewest merged blocks: fits to fewer scatter so much that they show no drift
+# Norms without a largest value can look as if they had one: to maxima of blocks of m Gaussian norms, m from
+# GAUSSIAN_SIZES, the law with the shape from GAUSSIAN_SHAPES fits best. Printed by `python -m benchmarks.tables`, from
+# 20,000 quantiles of the exact law of such maxima.
 GAUSSIAN_SIZES = (4, 16, 64, 256, 1024, 4096, 16384)
 GAUSSIAN_SHAPES = (5.56, 7.09, 9.15, 11.53, 14.08, 16.70, 19.37)
-LEAST_WALL = 0.6  # share of the Gaussian shape from which on an end-point cannot be told from none
+LEAST_WALL = 0.6  # a fitted shape above this share of the Gaussian one does not show that there is an end-point
 
 
 @dataclass(frozen=True)
 class Stability:
-    """End-points of maxima merged into larger blocks.
+    """End-points fitted to the maxima of merged blocks, and how they grow; maxima (..., blocks).
 
     merged      how many blocks are merged into one: 1, 2, 4, ...
     location    (..., len(merged)), the fitted end-points; NaN where no law can be fitted.
-    drift       (...), least-squares growth of the end-point per doubling of the block size, relative to the first
-                end-point.
-    statistic   (...), the same growth for log(end-point - median of the maxima): the statistic of the drift test.
+    drift       (...), least-squares slope of the end-points over the number of doublings of the block size, divided by
+                the first end-point; NaN if `merged` is (1,).
+    statistic   (...), least-squares slope of log(end-point - median of the unmerged maxima) over the number of
+                doublings: the statistic of the drift test; NaN if `merged` is (1,).
     """
 
     merged: tuple[int, ...]
@@ -40,7 +42,7 @@ class Stability:
 
 
 def merges(blocks: int) -> tuple[int, ...]:
-    """How many blocks are merged into one, 1, 2, 4, ..., as long as enough merged blocks remain.
+    """The numbers of blocks to merge into one: 1, and those of 2, 4, 8 and 16 that leave at least 25 merged blocks.
 
     >>> merges(100), merges(500), merges(20)
     ((1, 2, 4), (1, 2, 4, 8, 16), (1,))
@@ -49,11 +51,11 @@ def merges(blocks: int) -> tuple[int, ...]:
 
 
 def stability(maxima: ArrayLike) -> Stability:
-    """Fit the maxima of 1, 2, 4, ... merged blocks, without drawing new points.
+    """Fit a law to the maxima of 1, 2, 4, ... merged blocks, and measure how its end-point grows; draws no new points.
 
-    The maximum of k blocks of m points is the maximum of one block of k m points. All ways of merging are averaged, as
-    in `fit_weighted`, so the order of the blocks does not matter. If the maxima follow a reverse Weibull law, the
-    end-point does not change.
+    The largest of the maxima of k blocks of m points is the maximum of one block of k m points. All ways of merging are
+    averaged, as in `fit_weighted`, so the order of the blocks does not matter. If the maxima follow a reverse Weibull
+    law, those of merged blocks follow a law with the same end-point.
 
     maxima: (..., blocks). Fitted with the default penalty.
 
@@ -94,7 +96,7 @@ def stability(maxima: ArrayLike) -> Stability:
 
 
 def gaussian_shape(block_size: int) -> float:
-    """Shape of the reverse Weibull law that fits maxima of `block_size` Gaussian norms best.
+    """Shape of the reverse Weibull law that fits maxima of blocks of `block_size` Gaussian norms best.
 
     >>> round(gaussian_shape(1024), 1)
     14.1
@@ -103,21 +105,23 @@ def gaussian_shape(block_size: int) -> float:
 
 
 def shape_wall(blocks: int, block_size: int) -> float:
-    """Fitted shape above which the outcome is `no_endpoint`.
+    """The limit for the fitted shape: above it, the outcome is `no_endpoint`.
 
-    Fits to exact laws of shape 5 must seldom exceed it. Fits to few blocks scatter more, so it is higher for those.
+    Chosen such that fits to exact laws of shape 5 seldom exceed it. Fits to few blocks scatter more, so the limit is
+    higher for these.
     """
     return max(LEAST_WALL, 0.35 + 6.0 / math.sqrt(blocks)) * gaussian_shape(checked_block_size(block_size))
 
 
 def slow_shape(shape: Floats, block_size: int) -> Floats:
-    """Limit shape, for large blocks, of norms that are linear on a ball and are fitted by `shape`.
+    """The limit for large blocks of the shape fitted to norms that are linear on a ball: (rows,), from `shape` (rows,).
 
-    Infinite if `shape` is at least that of Gaussian norms.
+    `shape` is the fitted shape for blocks of `block_size`. The limit is infinite if `shape` is at least that of
+    Gaussian norms.
 
     With xi = 1 / shape and g = 1 / (shape fitted to Gaussian norms), 1 / (limit shape) = xi - g exp(-1.75 (xi - g) /
-    sqrt(g)), a fit to the exact laws for dimensions 2 to a million and blocks of 16 to 4096 (`python -m
-    benchmarks.tables`).
+    sqrt(g)). This formula was fitted to the exact laws for dimensions 2 to a million and blocks of 16 to 4096 (`python
+    -m benchmarks.tables`).
     """
     g = 1.0 / gaussian_shape(checked_block_size(block_size))
     xi = 1.0 / shape
@@ -127,8 +131,9 @@ def slow_shape(shape: Floats, block_size: int) -> Floats:
 
 
 def slow_stretch(shape: Floats, block_size: int) -> Floats:
-    """(True end-point - mode) / (fitted end-point - mode), if convergence is as slow as for norms linear on a ball.
+    """(True end-point - mode) / (fitted end-point - mode) for norms that are linear on a ball: (rows,).
 
-    About sqrt(limit shape / fitted shape); infinite if the shape is at least that of Gaussian norms.
+    Their maxima converge slowly to a reverse Weibull law, so the true end-point lies further out. The ratio is about
+    sqrt(limit shape / fitted shape); infinite if the fitted `shape` (rows,) is at least that of Gaussian norms.
     """
     return np.asarray(np.sqrt(slow_shape(shape, block_size) / shape))

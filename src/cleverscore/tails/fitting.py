@@ -23,7 +23,9 @@ from .weibull import (
     reshaped,
 )
 
-POOR_FIT = 0.02  # level of the Anderson-Darling test; with drift at 2%, one exact law in 25 is warned of
+# Level of the Anderson-Darling test. The drift test has the level 2%, too, so one sample in 25 from an exact law gets a
+# warning outcome.
+POOR_FIT = 0.02
 
 ARRAYS = [field.name for field in fields(TailFits) if field.name not in ("penalty", "blocks")]
 
@@ -31,12 +33,13 @@ ARRAYS = [field.name for field in fields(TailFits) if field.name not in ("penalt
 def fit(maxima: ArrayLike, penalty: float = PENALTY, *, block_size: int = PAPER_BLOCK_SIZE) -> TailFits:
     """Fit a reverse Weibull law with shape >= 1 to each sample of block maxima by maximum likelihood, and test it.
 
-    Maximises sum_i log f(x_i; location, scale, shape) - penalty * (scale / range)^2 over location >= max(x). The
-    default penalty, 0.01, is that of the authors' program; it keeps the end-point of Gumbel-like maxima finite, and so
-    makes their scores larger; 0 is the plain likelihood of section 4.2 of the paper. A fit that fails raises no
-    exception; `outcome` says how it ended. The fit is tested by `anderson_darling` (outcome `poor`), by `stability`
-    (`drifting`), and by its shape, which may be that of norms without a largest value (`no_endpoint`). None of these
-    tests depends on the penalty.
+    Maximises sum_i log f(x_i; location, scale, shape) - penalty * (scale / range)^2 over location >= max(x), where f is
+    the density of the law, x a sample and range = max(x) - min(x). The default penalty, 0.01, is that of the authors'
+    program. It keeps the end-point of Gumbel-like maxima finite, and so makes their scores larger than a plain
+    likelihood fit would; 0 is this plain likelihood, section 4.2 of the paper. A fit that fails raises no exception;
+    `outcome` says how it ended. The fit is tested by `anderson_darling` (if the law is rejected, the outcome is
+    `poor`), by `stability` (if the end-point grows, `drifting`), and by its shape (if it is as large as for norms
+    without a largest value, `no_endpoint`). None of these tests depends on the penalty.
 
     maxima: (..., blocks), any real dtype, computed in float64. Returns arrays of the leading shape.
     block_size: number of norms per maximum; the test of the shape depends on it.
@@ -50,7 +53,7 @@ def fit(maxima: ArrayLike, penalty: float = PENALTY, *, block_size: int = PAPER_
     x, penalty = as_samples(maxima), checked_penalty(penalty)
     rows, n = x.reshape(-1, x.shape[-1]), x.shape[-1]
     wall = shape_wall(n, checked_block_size(block_size))
-    step = max(1, CHUNK_VALUES // n)  # rows whose working memory is needed at the same time
+    step = max(1, CHUNK_VALUES // n)  # rows fitted at once, which limits the working memory
     parts = [_judged(rows[start : start + step], penalty, wall) for start in range(0, len(rows), step)]
     if not parts:
         return law(x, penalty)
@@ -59,7 +62,7 @@ def fit(maxima: ArrayLike, penalty: float = PENALTY, *, block_size: int = PAPER_
 
 
 def _judged(rows: Floats, penalty: float, wall: float) -> TailFits:
-    """Fit and test samples (rows, blocks)."""
+    """Fit and test samples (rows, blocks); a shape above `wall` has the outcome `no_endpoint`."""
     fits = law(rows, penalty)
     statistic, pvalue = anderson_darling(rows, fits)
     outcome, drift = fits.outcome.copy(), np.full(len(rows), np.nan)

@@ -14,19 +14,20 @@ from .weibull import CHUNK_VALUES, PENALTY, TailFits, as_samples, checked_fits, 
 
 Indices = NDArray[np.intp]
 
-# 1 - F at the largest maximum is kept above this share of 1 / n in the Anderson-Darling statistic: it is 0 where the
-# end-point is the sample maximum, which would make the statistic infinite.
+# In the Anderson-Darling statistic of n maxima, 1 - F is taken as at least this share of 1 / n. At the largest maximum
+# it is 0 if the end-point is the sample maximum, which would make the statistic infinite.
 LEAST_ABOVE = 1e-3
 
 
 def kolmogorov_smirnov(maxima: ArrayLike, fits: TailFits) -> tuple[Floats, Floats]:
     """Kolmogorov-Smirnov statistic and its naive p-value, as in the paper (Section 5.2).
 
-    D = max_i |F(x_i) - empirical|, p = P(D_n > D) for a law that was *not* fitted to the sample. Here the law was
-    fitted to the sample, so the p-value is far too large and nearly every sample passes. It is reported because the
-    paper reports it.
+    D is the largest distance between the fitted law F and the empirical distribution function. The p-value is the
+    probability of a larger D for a sample of a law that was *not* fitted to it. Here the law was fitted to the sample,
+    so the p-value is far too large and nearly every sample passes. It is reported because the paper reports it.
 
-    maxima: (..., blocks). Returns two arrays of the leading shape, NaN where there is no fitted law.
+    maxima: (..., blocks), to which `fits` were fitted. Returns D and the p-values, two arrays of the leading shape, NaN
+    where there is no fitted law.
 
     >>> import numpy as np
     >>> maxima = 2.0 - np.random.default_rng(0).weibull(3.0, size=(2, 500))
@@ -54,14 +55,17 @@ def kolmogorov_smirnov(maxima: ArrayLike, fits: TailFits) -> tuple[Floats, Float
 def anderson_darling(maxima: ArrayLike, fits: TailFits, *, replicates: int = 0, seed: int = 0) -> tuple[Floats, Floats]:
     """Anderson-Darling statistic, with a p-value that allows for the law being fitted to the same sample.
 
-    A^2 = -n - (1/n) sum_i (2i - 1) [log F(x_i) + log(1 - F(x_{n+1-i}))]. Its null distribution depends on the shape and
-    the number of blocks alone, and is read from a table. F is the law fitted with the default penalty, even if `fits`
-    have another one, because the question whether maxima follow a reverse Weibull law does not depend on the penalty.
-    With `replicates` the p-value is simulated: p = (1 + #{A*^2 >= A^2}) / (1 + replicates), where each A*^2 is of a
-    sample drawn from the fitted law and fitted again with the penalty of `fits`, at the cost of `replicates` fits per
-    row.
+    A^2 = -n - (1/n) sum_i (2i - 1) [log F(x_i) + log(1 - F(x_{n+1-i}))] for the n maxima x_1 <= ... <= x_n of a sample
+    and the fitted law F. Its distribution under the null hypothesis depends on the shape and the number of blocks
+    alone, and is read from a table. F is then the law fitted with the default penalty, even if `fits` have another one,
+    because the question whether maxima follow a reverse Weibull law does not depend on the penalty.
 
-    maxima: (..., blocks). Returns two arrays of the leading shape, NaN where there is no fitted law.
+    With `replicates` > 0 the p-value is simulated instead: that many samples are drawn from the law of `fits` (`seed`
+    is that of the random numbers) and fitted again with the penalty of `fits`. If A*^2 is the statistic of such a
+    sample, p = (1 + #{A*^2 >= A^2}) / (1 + replicates). F is then the law of `fits`.
+
+    maxima: (..., blocks), to which `fits` were fitted. Returns A^2 and the p-values, two arrays of the leading shape,
+    NaN where there is no fitted law.
 
     >>> import numpy as np
     >>> maxima = 2.0 - np.random.default_rng(0).weibull(3.0, size=(2, 100))
@@ -90,14 +94,14 @@ def anderson_darling(maxima: ArrayLike, fits: TailFits, *, replicates: int = 0, 
         sample = -(exponential ** (1.0 / found[2]))  # A^2 is invariant to location and scale
         again = law(sample, fits.penalty)
         usable = np.flatnonzero([outcome.has_law for outcome in again.outcome])
-        drawn = np.full(replicates, np.inf)  # a replicate without a law counts for the null
+        drawn = np.full(replicates, np.inf)  # a replicate without a law counts as A*^2 >= A^2
         drawn[usable] = squared_distance(sample[usable], *_law(again, usable))
         pvalue[i] = (1.0 + np.count_nonzero(drawn >= statistic[i])) / (1.0 + replicates)
     return statistic.reshape(fits.location.shape), pvalue.reshape(fits.location.shape)
 
 
 def _matching(maxima: ArrayLike, fits: TailFits) -> tuple[Floats, Indices]:
-    """Samples as rows, and the indices of the rows that have a fitted law."""
+    """Samples as rows (rows, blocks), and the indices of the rows that have a fitted law."""
     x = as_samples(maxima)
     checked_fits(fits, x)
     lawful = np.flatnonzero([outcome.has_law for outcome in fits.outcome.ravel()])
@@ -109,7 +113,7 @@ def _law(fits: TailFits, rows: Indices) -> tuple[Floats, Floats, Floats]:
 
 
 def _log_probabilities(x: Floats, location: Floats, scale: Floats, shape: Floats) -> tuple[Floats, Floats]:
-    """Return log F and log(1 - F) at x (rows, n)."""
+    """Return log F and log(1 - F) at x (rows, n), for one law per row."""
     with np.errstate(divide="ignore", over="ignore", under="ignore"):
         reduced = np.maximum(location[:, None] / scale[:, None] - x / scale[:, None], 0.0)
         hazard = np.exp(shape[:, None] * np.log(reduced))

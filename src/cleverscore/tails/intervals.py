@@ -1,4 +1,4 @@
-"""Intervals for the end-point: posteriors calibrated by simulation and the profile likelihood, batched."""
+"""Intervals for the end-point: from posteriors calibrated by simulation, or from the profile likelihood; batched."""
 
 from __future__ import annotations
 
@@ -20,20 +20,25 @@ from .weibull import CHUNK_VALUES, TailFits, as_samples, checked_block_size, che
 
 Method = Literal["penultimate", "posterior", "profile"]
 
-# Prior (s c)^(-1/2) / scale with s = range / (location - min), and the part of the error 1 - level that each posterior
-# tail gets: below, above, above where the estimate is the sample maximum, which then is the lower limit, and below
-# where the upper limit is infinite. Chosen by simulation so that 95% intervals cover 93-97% of exact laws, see
-# docs/statistics.md; they need not add up to one, because equal-tailed intervals of this prior cover too much.
+# The prior is s^S_POWER c^C_POWER / scale, with the shape c and s = range / (location - min). SHARES says which part of
+# the error 1 - level the tails of the posterior get: below; above; above where the estimate is the sample maximum,
+# which then is the lower limit; and below where the upper limit is infinite. All were chosen by simulation so that 95%
+# intervals cover the end-point of 93-97% of samples from exact laws, see docs/statistics.md. The shares below and above
+# need not add up to one, because intervals with half of the error in each tail cover too much with this prior.
 S_POWER, C_POWER = -0.5, -0.5
 SHARES = {"posterior": (0.4, 0.9, 2.0, 0.4), "penultimate": (0.7, 0.2, 2.0, 1.0)}
-COARSE, FINE = 30, 32  # points of the two grids in t
-TRUSTED = (FitOutcome.POOR, FitOutcome.DRIFTING)
-DEPTH = 9.0  # the fine grid spans the positions whose log density is within this of the largest
+COARSE, FINE = 30, 32  # points of the two grids in t = log((location - max) / range)
+TRUSTED = (FitOutcome.POOR, FitOutcome.DRIFTING)  # methods other than "penultimate" take their laws as right
+DEPTH = 9.0  # the fine grid covers the positions whose log density is at most this much below the largest
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Limits for the end-point, arrays of the leading shape of the maxima; `high` may be infinite."""
+    """Limits for the end-point, arrays of the leading shape of the maxima; `high` may be infinite.
+
+    level       the probability with which an interval is to contain the end-point.
+    method      the method of `interval` that computed them.
+    """
 
     low: Floats
     high: Floats
@@ -50,20 +55,23 @@ def interval(
     checkpoints: int = 1,
     block_size: int = PAPER_BLOCK_SIZE,
 ) -> Intervals:
-    """Interval for the end-point of each sample that contains the true end-point with probability `level`.
+    """For each sample, an interval that contains the true end-point with probability `level`.
 
-    "penultimate": quantiles of p(location | x) with scale and shape integrated out; prior and tail probabilities were
-    calibrated by simulation. The upper limit is then moved out far enough for norms that are linear on a ball, whose
-    maxima converge slowly to their law (how slowly depends on `block_size`); it is infinite where Gaussian norms would
-    give the same maxima. "posterior": the same quantiles without moving the upper limit, for maxima that follow the law
-    exactly. "profile": all locations whose profile log-likelihood is within chi2(level) / 2 of the largest; too short
-    for shapes below 2. With `checkpoints` > 1 the interval is wider: it keeps its level if it is computed at that many
-    stages of a growing sample and sampling stops as soon as it is narrow.
+    method="penultimate": quantiles of the posterior of the location, with scale and shape integrated out; prior and
+    tail probabilities were calibrated by simulation. The upper limit is then moved out far enough for norms that are
+    linear on a ball, whose maxima converge slowly to their law (how slowly depends on `block_size`, the number of norms
+    per maximum); it is infinite where Gaussian norms would give the same maxima. "posterior": quantiles of the same
+    posterior without moving the upper limit, for maxima that follow the law exactly; the tail probabilities were
+    calibrated for this. "profile": all locations whose profile log-likelihood is below the largest by at most half the
+    `level` quantile of the chi-square law with one degree of freedom; too short for shapes below 2. With more than one
+    of `checkpoints` the interval is wider, so that it keeps its level if it is computed at that many stages of a
+    growing sample and sampling stops as soon as it is narrow.
 
-    maxima: (..., blocks). `low` is never below the sample maximum, and `fits.location` always lies inside the interval.
-    Rows with an unreliable fit, `no_endpoint`, `drifting`, `poor` and `too_few`, get the interval from the sample
-    maximum to infinity, which holds for any distribution. Constant, zero and tied maxima give low = high = maximum,
-    not_finite gives NaN.
+    maxima: (..., blocks). `fits` are `fit(maxima)` by default. `low` is never below the sample maximum, and
+    `fits.location` always lies inside the interval. Rows with the outcome `no_endpoint` or `too_few`, and with
+    method="penultimate" also `drifting` and `poor`, get the interval from the sample maximum to infinity, which holds
+    for any distribution. Rows with constant, zero or tied maxima get low = high = sample maximum, and rows with
+    `not_finite` get NaN.
 
     >>> import numpy as np
     >>> maxima = 2.0 - np.random.default_rng(0).weibull(3.0, size=(4, 500))
@@ -83,14 +91,15 @@ def interval(
     x = as_samples(maxima)
     fits = fit(x, block_size=block_size) if fits is None else fits
     checked_fits(fits, x)
-    # Checkpoints of one growing sample are strongly correlated: dividing the error by their number is far too careful,
-    # and by its root keeps the level: 94% in the worst case of five (benchmarks/tails.py), more in trials with 2 to 16.
+    # Intervals at the checkpoints of one growing sample are strongly correlated. To divide the error by the number of
+    # checkpoints would be far too careful. Divided by the root of the number, the error keeps the level: coverage was
+    # 94% in the worst case with five checkpoints (benchmarks/tails.py), and more in trials with 2 to 16.
     error = (1.0 - level) / np.sqrt(checkpoints)
     rows, n = x.reshape(-1, x.shape[-1]), x.shape[-1]
     low, high = fits.sample_max.ravel().copy(), fits.sample_max.ravel().copy()
     outcome, location = fits.outcome.ravel(), fits.location.ravel()
     low[outcome == FitOutcome.NOT_FINITE] = high[outcome == FitOutcome.NOT_FINITE] = np.nan
-    # The two methods that take the law for granted do so where it is doubtful, too.
+    # "posterior" and "profile" assume that the maxima follow the law, also where a test rejected it (TRUSTED).
     doubtful = [o.bounded_below_only and (method == "penultimate" or o not in TRUSTED) for o in outcome]
     high[doubtful] = np.inf
     lawful = np.flatnonzero([o.has_law and not doubt for o, doubt in zip(outcome, doubtful, strict=True)])
@@ -103,6 +112,7 @@ def interval(
 
 
 def _chunk(x: Floats, location: Floats, error: float, method: Method, block_size: int) -> tuple[Floats, Floats]:
+    """Both limits (rows,) for samples x (rows, blocks), which have a law with the end-point `location` (rows,)."""
     standard = standardise(np.sort(x, axis=1))
     weights = Weights.equal(x.shape[1])
     with np.errstate(divide="ignore", over="ignore"):
@@ -114,12 +124,14 @@ def _chunk(x: Floats, location: Floats, error: float, method: Method, block_size
     else:
         size = block_size if method == "penultimate" else None
         t_low, t_high, stretch = _posterior(short, short_weights, estimate, error, SHARES[method], size)
-    # The penalty can put the estimate outside; it makes no limit: the sample maximum and infinity always hold.
+    # The penalty can put the estimate outside the interval. The limit on that side then becomes the sample maximum (t =
+    # -inf) or infinity, which always hold; the estimate itself is no limit, because it depends on the penalty.
     t_low, t_high = np.where(t_low > estimate, -np.inf, t_low), np.where(t_high < estimate, np.inf, t_high)
     with np.errstate(over="ignore"):
         above_low, above_high = np.exp(t_low), np.exp(t_high)
         if method == "penultimate":
-            mode = np.quantile(standard.w, 1.0 - np.exp(-1.0), axis=1)  # F(location - scale) = exp(-1)
+            # (max - mode) / range, with the mode taken as location - scale, where F is exp(-1).
+            mode = np.quantile(standard.w, 1.0 - np.exp(-1.0), axis=1)
             above_high = (above_high + mode) * stretch - mode
         low = np.ldexp(standard.top + standard.range * above_low, standard.exponent)
         high = np.ldexp(standard.top + standard.range * above_high, standard.exponent)
@@ -127,7 +139,11 @@ def _chunk(x: Floats, location: Floats, error: float, method: Method, block_size
 
 
 def _curve(w: Floats, weights: Weights, prior: bool, depth: float) -> tuple[Floats, Floats, Floats]:
-    """Positions t (rows, FINE), the log posterior density of t there (or n times the profile likelihood), and log k."""
+    """Positions t, the log posterior density of t there, and log k = log(c / (1 + exp(t))) for the best shape c there.
+
+    Three arrays (rows, FINE). Without `prior` the second one is the profile log-likelihood of the whole sample. The
+    positions cover those at which it is at most `depth` below its largest value.
+    """
     coarse = np.linspace(-np.log(weights.blocks) - 9.0, 13.0, COARSE)
     values, shapes = profile_on_grid(w, weights, coarse, 0.0)
     log_k = np.log(shapes) - np.log1p(np.exp(coarse))
@@ -135,7 +151,8 @@ def _curve(w: Floats, weights: Weights, prior: bool, depth: float) -> tuple[Floa
     t = np.broadcast_to(coarse, density.shape)
     active = np.arange(len(w))
     fine, found, shapes = (np.empty((len(w), FINE)) for _ in range(3))
-    for _ in range(6):  # once is enough up to a few thousand blocks; then the peak is narrower than the coarse grid
+    # Once is enough up to a few thousand blocks. With more, the peak is narrower than a step of the coarse grid.
+    for _ in range(6):
         t, log_k, density = _zoom(w[active], weights, t, log_k, density, prior, depth)
         fine[active], found[active], shapes[active] = t, density, log_k
         narrow = np.count_nonzero(density >= density.max(axis=1, keepdims=True) - depth, axis=1) < FINE // 4
@@ -148,7 +165,11 @@ def _curve(w: Floats, weights: Weights, prior: bool, depth: float) -> tuple[Floa
 def _zoom(
     w: Floats, weights: Weights, t: Floats, log_k: Floats, density: Floats, prior: bool, depth: float
 ) -> tuple[Floats, Floats, Floats]:
-    """Evaluate on a finer grid (FINE points) over the positions whose values are within `depth` of the largest."""
+    """Positions, log k and log density on a finer grid of FINE points: three arrays (rows, FINE).
+
+    t, log_k and density (rows, points) are those of a coarser grid. The finer grid covers the positions of the coarser
+    one whose density is at most `depth` below the largest, and one more on each side.
+    """
     last_index = t.shape[1] - 1
     inside = density >= density.max(axis=1, keepdims=True) - depth
     first = np.maximum(np.argmax(inside, axis=1) - 1, 0)
@@ -164,10 +185,13 @@ def _zoom(
 
 
 def _integrate(w: Floats, weights: Weights, t: Floats, log_k: Floats, prior: bool) -> tuple[Floats, Floats]:
-    """Maximise over the shape (with `prior`: integrate it out) at positions t (rows, points), from log k nearby.
+    """Improve log k at positions t (rows, points), and return it with the log density there (rows, points).
 
-    Around the given shape the log-likelihood is quadratic in x = log c, value + g x - h x^2 / 2 for c >= 1; the maximum
-    and the integral of this quadratic are exact. Returns the improved log k and the log density.
+    k = c / (1 + exp(t)) for a shape c. `log_k` holds rough values, interpolated from a coarser grid. Around the shape
+    c0 that they give, the mean log-likelihood is approximated by the quadratic value + g x - h x^2 / 2, x = log c - log
+    c0. Its maximum over c >= 1 (at most a step of 2 in x) gives the new log k. The log density is n times this maximum,
+    n being the number of blocks; with `prior`, it is the log posterior density of t, with the quadratic integrated over
+    c >= 1 (up to a constant).
     """
     from scipy.special import log_ndtr  # slow to import, and those who only read results need none
 
@@ -191,9 +215,10 @@ def _integrate(w: Floats, weights: Weights, t: Floats, log_k: Floats, prior: boo
 
 
 def _log_prior(t: Floats, log_k: Floats) -> Floats:
-    """Log prior of t and log c, with the factor 1 / c that integrating the scale out leaves.
+    """Log of the prior density of (t, log c), times the factor 1 / c that integrating the scale out leaves.
 
-    s = 1 / (1 + exp(t)), d s = s (1 - s) d t, d c = c d log c.
+    c = k (1 + exp(t)) is the shape. The prior is given for (s, c), s = 1 / (1 + exp(t)); |d s| = s (1 - s) d t and d c
+    = c d log c.
     """
     stretch = np.logaddexp(0.0, t)
     return np.asarray(C_POWER * (log_k + stretch) - (S_POWER + 1.0) * stretch + t - stretch)
@@ -207,15 +232,23 @@ def _posterior(
     shares: tuple[float, float, float, float],
     block_size: int | None,
 ) -> tuple[Floats, Floats, Floats]:
-    """Positions t of both limits, and the factor by which the upper one is moved away from the mode."""
+    """Positions t of both limits, and the factor by which the upper one is to be moved away from the mode: (rows,).
+
+    estimate    (rows,), the position t of the estimated end-point; -inf where it is the sample maximum.
+    error       1 - level, allowing for checkpoints.
+    shares      the parts of the error for the tails of the posterior, in the order of SHARES.
+    block_size  the number of norms per maximum; None if the upper limit is not to be moved: the factor is then 1.
+    """
     below_share, above_share, boundary_share, alone_share = shares
     t, density, log_k = _curve(w, weights, True, DEPTH)
     height = np.exp(density - density.max(axis=1, keepdims=True))
     width = t[:, 1:2] - t[:, :1]
     cells = 0.5 * width * (height[:, 1:] + height[:, :-1])
-    below = height[:, :1]  # the density of t falls like exp(t) towards the sample maximum ...
+    # Beyond the grid, the density of t falls like exp(t) towards the sample maximum, and like exp(-t) towards infinity.
+    # So its integral beyond each end is the density at this end.
+    below = height[:, :1]
     mass = np.concatenate([below, below + np.cumsum(cells, axis=1)], axis=1)
-    mass /= mass[:, -1:] + height[:, -1:]  # ... and like exp(-t) towards infinity
+    mass /= mass[:, -1:] + height[:, -1:]
     high = _quantile(t, mass, 1.0 - np.where(np.isneginf(estimate), boundary_share, above_share) * error)
     stretch = np.ones(len(w))
     if block_size is not None:
@@ -228,7 +261,10 @@ def _posterior(
 
 
 def _quantile(t: Floats, mass: Floats, wanted: Floats) -> Floats:
-    """Position where the distribution function `mass` (rows, points) reaches `wanted` (rows,)."""
+    """Position (rows,) at which the distribution function `mass`, given at positions t (rows, points), is `wanted`.
+
+    Beyond the grid, the density falls like exp(t) to the left and like exp(-t) to the right.
+    """
     at = np.clip(np.count_nonzero(mass < wanted[:, None], axis=1), 1, t.shape[1] - 1)
     rows = np.arange(len(t))
     m0, m1 = mass[rows, at - 1], mass[rows, at]
@@ -242,6 +278,7 @@ def _quantile(t: Floats, mass: Floats, wanted: Floats) -> Floats:
 
 
 def _profile(w: Floats, weights: Weights, error: float) -> tuple[Floats, Floats]:
+    """Positions t (rows,) of both limits of the likelihood-ratio interval for rows w; -inf is the sample maximum."""
     from scipy.special import chdtri  # slow to import, and those who only read results need none
 
     drop = 0.5 * float(chdtri(1, error))

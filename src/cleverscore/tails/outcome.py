@@ -6,10 +6,10 @@ from enum import Enum
 
 
 class FitOutcome(str, Enum):
-    """How the fit of one sample of block maxima ended; a failed fit is a value, never an exception.
+    """How the fit of one sample of block maxima ended. A fit that fails raises no exception, but has such an outcome.
 
-    ASCENDED and UNSETTLED are outcomes of the sharp method, which searches instead of fitting; CUSTOM_MODEL is the
-    outcome of your own tail model.
+    ASCENDED and UNSETTLED are outcomes of the sharp method, which searches instead of fitting. CUSTOM_MODEL is the
+    outcome of an end-point that your own tail model estimated.
 
     >>> FitOutcome("tied_maxima").extrapolates
     False

@@ -1,4 +1,4 @@
-"""End-points from your own tail model, in the form of the built-in fit."""
+"""End-points from a user's own tail model, returned in the form of the built-in fit."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .weibull import TailFits, as_samples, law
 
 
 class Endpoints(NamedTuple):
-    """End-points that a tail model estimates from samples of block maxima: three arrays (samples,).
+    """What your tail model returns: end-points that it estimates from samples of block maxima; arrays (samples,).
 
     location    the estimated end-points, finite.
-    low, high   limits of the end-points at the given level, `high` may be infinite; None if the model has no interval.
+    low, high   limits of the end-points at the given level; `high` may be infinite. None if the model has no interval.
     """
 
     location: ArrayLike
@@ -31,7 +31,7 @@ class Endpoints(NamedTuple):
 class TailModel(Protocol):
     """Your own tail model: a function from samples of block maxima to their end-points.
 
-    maxima  (samples, blocks), each of which has a tail to fit.
+    maxima  (samples, blocks); samples that need no fit are left out, as `fit_own` says.
     level   the confidence level of the limits, such as 0.95.
     """
 
@@ -41,13 +41,14 @@ class TailModel(Protocol):
 
 
 def fit_own(maxima: ArrayLike, model: TailModel, *, level: float = 0.95) -> tuple[TailFits, Intervals]:
-    """End-points and limits of each sample by `model`, which is a function (maxima, level) -> Endpoints.
+    """End-point and limits of each sample by `model`, which is a function (maxima, level) -> Endpoints.
 
-    The model gets only samples that have a tail to fit. Samples with constant, all-zero, tied, too few or infinite
-    maxima get the outcome that `fit` gives them. An end-point below the largest value of its sample is replaced by that
-    value.
+    The model does not get samples whose maxima are constant, all zero, tied, too few, NaN or infinite: their outcome,
+    end-point and limits are those of `fit` and `interval`. An end-point or limit below the largest value of its sample
+    is replaced by that value.
 
-    maxima: (..., blocks). Returns what `fit` and `interval` return; scale, shape and likelihood are NaN.
+    maxima: (..., blocks). Returns what `fit` and `interval` return. Rows of the model have the outcome `custom_model`,
+    and NaN for scale, shape, log-likelihood and limits that the model did not give.
 
     >>> import numpy as np
     >>> maxima = 2.0 - np.random.default_rng(0).weibull(3.0, size=(4, 500))
@@ -56,7 +57,7 @@ def fit_own(maxima: ArrayLike, model: TailModel, *, level: float = 0.95) -> tupl
     ('custom_model', True)
     """
     x = as_samples(maxima)
-    fits = replace(law(x), penalty=np.nan)  # the model has its own ways
+    fits = replace(law(x), penalty=np.nan)  # the model may have no penalty
     limits = interval(x, fits, level=level, method="posterior")
     mine = np.array([outcome.has_law for outcome in fits.outcome.ravel()], dtype=bool).reshape(fits.outcome.shape)
     if not mine.any():

@@ -13,10 +13,10 @@ from scipy import stats
 
 Array = npt.NDArray[np.float64]
 
-RESAMPLES = 4000  # the ends of a 95% interval are then known to about 2% of its width
+RESAMPLES = 4000  # of the bootstrap: the ends of a 95% interval are then known to about 2% of its width
 BOOTSTRAP_SEED = 0x70616972
-POWER = 0.8  # chance to see a difference of the size that was found, in "so many more would tell"
-MOST_NEEDED = 1_000_000  # more than this is as good as never
+POWER = 0.8  # `inputs_needed` and `blocks_factor` are for detecting the difference with this probability
+MOST_NEEDED = 1_000_000  # a larger number of inputs is given as None
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,15 @@ class Interval:
     high: float
 
 
-FEWEST = 6  # values whose smallest and largest hold the median at 95%
+FEWEST = 6  # from so many values on, the population median lies between smallest and largest with 95% probability
 
 
 def median_interval(values: Array, level: float = 0.95) -> Interval:
-    """The median, and the order statistics that contain the population median with at least the probability `level`.
+    """The median of the values, and two of them between which the population median lies with the probability `level`.
 
-    The number of values below the population median is binomial (n, 1/2) for any distribution. With fewer than six
-    values no two of them contain it with 95% probability; the smallest and largest are then returned.
+    NaN values are left out. The number of values below the population median is binomial (n, 1/2) for any continuous
+    distribution, so the probability is at least `level`. With fewer than six values it is less than 95% for any two of
+    them; the smallest and largest are then returned.
 
     >>> median_interval(np.arange(1.0, 11.0))
     Interval(value=5.5, low=2.0, high=9.0)
@@ -52,15 +53,18 @@ def median_interval(values: Array, level: float = 0.95) -> Interval:
 class Difference:
     """How the scores of two models on the same inputs differ (second minus first).
 
+    count                   number of inputs.
     mean, median            mean and median of the differences, with bootstrap intervals over inputs at `level`.
     above, below, ties      numbers of inputs on which the second score is larger, smaller, equal.
-    sign_pvalue             two-sided sign test: were above and below equally likely?
-    verdict                 1 if the second model is more robust, -1 if the first is, 0 if undecided. A verdict requires
-                            that the interval of the mean and the sign test agree.
+    sign_pvalue             p-value of the two-sided sign test of whether `above` and `below` are equally likely.
+    level                   the confidence level of the intervals and of the verdict.
+    verdict                 1 if the second model is more robust, -1 if the first is, 0 if undecided. 1 and -1 require
+                            that the interval of the mean excludes 0, and that the sign test is significant with the
+                            same sign.
     inputs_needed           number of inputs that would detect a difference of this size with probability 0.8; None if
-                            far too many.
+                            above a million, or if mean and signs do not point to the same model.
     blocks_factor           factor by which the number of blocks would have to grow to detect the difference with the
-                            same inputs; None if no factor is enough.
+                            same inputs with probability 0.8; None if no factor is enough or the noise is not known.
     """
 
     count: int
@@ -79,9 +83,12 @@ class Difference:
 def difference(
     first: Array, second: Array, *, noise: Array | None = None, level: float = 0.95, seed: int = BOOTSTRAP_SEED
 ) -> Difference:
-    """Compare paired scores.
+    """Compare the scores of two models on the same inputs, (inputs,) each.
 
-    noise   variance of each difference due to the random sample of gradients, which more blocks would lower.
+    noise   (inputs,), the variance of each difference that comes from the random sample of gradients, which more blocks
+            would lower; for `blocks_factor`.
+    level   the confidence level of the intervals and of the verdict.
+    seed    the seed of the bootstrap.
 
     >>> difference(np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]), np.array([2.0, 3.5, 4.0, 5.0, 6.5, 7.0, 8.0])).verdict
     1
@@ -119,10 +126,11 @@ def difference(
 def relative_change(
     first: Array, second: Array, *, of: str = "mean", level: float = 0.95, seed: int = BOOTSTRAP_SEED
 ) -> Interval:
-    """mean(second) / mean(first) - 1 over paired values, with a bootstrap interval over inputs; or of="median".
+    """mean(second) / mean(first) - 1 over paired values, with a bootstrap interval over inputs.
 
-    The mean uses the pairing better: in a bootstrap sample both means change together, while medians jump from one
-    input to another. NaN where the first mean is 0, infinite or unknown; an interval needs at least six inputs.
+    With of="median", medians take the place of the means. The mean uses the pairing better: in a bootstrap sample both
+    means change together, while medians jump from one input to another. The value is NaN if the first mean is not
+    positive or one of the means is not finite. The interval is NaN with fewer than six inputs.
 
     >>> relative_change(np.arange(1.0, 11.0), 0.85 * np.arange(1.0, 11.0)).value
     -0.15000000000000002
@@ -141,7 +149,7 @@ def relative_change(
         drawn = np.concatenate(
             [statistic(second[p], axis=1) / statistic(first[p], axis=1) - 1.0 for p in _resamples(count, seed)]
         )
-    # A resample with 0 in both says nothing, and belongs to neither side.
+    # A resample in which both means are 0 has no ratio, so it is left out.
     drawn = np.sort(drawn[~np.isnan(drawn)])
     tail = (1.0 - level) / 2.0
     places = [math.floor(tail * (len(drawn) - 1)), math.ceil((1.0 - tail) * (len(drawn) - 1))]
@@ -149,7 +157,7 @@ def relative_change(
 
 
 def _resamples(count: int, seed: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Places (resamples, count) drawn with replacement, a bounded amount of memory at a time."""
+    """Bootstrap resamples: indices (resamples, count) from 0 to count - 1, in parts of limited memory."""
     generator = np.random.default_rng([seed, count])
     at_once = max(1, 2_000_000 // count)
     for start in range(0, RESAMPLES, at_once):
@@ -157,12 +165,15 @@ def _resamples(count: int, seed: int) -> Iterator[npt.NDArray[np.int64]]:
 
 
 def _reach(level: float) -> float:
-    """How many standard errors from zero the mean must lie to be detected with probability `POWER`."""
+    """How many standard errors from zero the true mean must lie for a test to detect it with probability `POWER`."""
     return float(stats.norm.ppf(0.5 + level / 2.0) + stats.norm.ppf(POWER))
 
 
 def _inputs_needed(change: Array, level: float) -> int | None:
-    """The number of inputs at which both the mean and the sign test detect the observed difference."""
+    """The number of inputs with which both the interval of the mean and the sign test detect the observed difference.
+
+    None if it is larger than MOST_NEEDED, or if mean and signs do not agree on which model has the larger scores.
+    """
     if len(change) < 2:
         return None
     mean, spread = float(change.mean()), float(change.std(ddof=1))
@@ -173,14 +184,18 @@ def _inputs_needed(change: Array, level: float) -> int | None:
     for_mean = (_reach(level) * spread / mean) ** 2
     z, power = float(stats.norm.ppf(0.5 + level / 2.0)), float(stats.norm.ppf(POWER))
     for_signs = ((0.5 * z + power * math.sqrt(share * (1.0 - share))) / (share - 0.5)) ** 2
-    # With n inputs that all agree the sign test gives 2^(1-n).
+    # If all n inputs have the same sign, the p-value of the sign test is 2^(1-n).
     least = math.ceil(1.0 - math.log2(1.0 - level)) + 1
     needed = max(for_mean, for_signs / max(len(signs) / len(change), 1e-9), least)
     return None if needed > MOST_NEEDED else math.ceil(needed)
 
 
 def _blocks_factor(change: Array, noise: Array | None, level: float) -> float | None:
-    """The factor of blocks that lowers the variance of the mean enough; sampling noise decreases as 1 / blocks."""
+    """The factor on the number of blocks that makes the variance of the mean small enough to detect the difference.
+
+    The variance from sampling (`noise`) decreases as 1 / blocks, the variance between inputs does not. None if no
+    factor is enough.
+    """
     if noise is None or len(change) < 2:
         return None
     sampling = float(np.nanmean(noise)) if np.isfinite(noise).any() else 0.0

@@ -17,17 +17,20 @@ from ._likelihood import Floats, Weights, corner, gumbel
 from ._search import find_peak, summarise
 from .outcome import FitOutcome
 
-# The default everywhere: the authors' program, and so the paper's numbers, have 0.01 (b / range)^2 in the objective.
+# The default everywhere: the authors' program, and so the paper's numbers, subtract 0.01 (scale / range)^2 from the
+# log-likelihood.
 PENALTY = 0.01
 
-MIN_BLOCKS, MIN_DISTINCT = 10, 5  # three parameters need a few values each
-CONSTANT_RANGE = 1e-12  # relative range below which all maxima are the same number
-MAX_REPORTED_SHAPE = 1000.0  # beyond it the law is a Gumbel law for all purposes; the authors drop such fits too
-GUMBEL_MARGIN = 0.02  # per block: the summary's Gumbel likelihood is nearer than this to that of the whole sample
+MIN_BLOCKS, MIN_DISTINCT = 10, 5  # fewest maxima, and fewest distinct ones, for a fit of three parameters
+CONSTANT_RANGE = 1e-12  # maxima whose range, relative to their size, is at most this count as equal
+MAX_REPORTED_SHAPE = 1000.0  # a law with a larger shape is nearly a Gumbel law; the authors drop such fits too
+# The Gumbel log-likelihood per block of the summary of a sample is nearer than this to that of the whole sample.
+GUMBEL_MARGIN = 0.02
 CHUNK_VALUES = 1 << 18  # values worked on at once: about ten arrays of 2 MB, whatever the number of rows
 
 
-# Fits are kept in run directories under this name: change it whenever the same maxima give another fit or interval.
+# The version of fits and intervals, under which runs store them. Change it whenever the same maxima give another fit or
+# interval.
 ESTIMATOR = "2"
 
 
@@ -50,14 +53,20 @@ class TailFit:
 
 @dataclass(frozen=True)
 class TailFits:
-    """Fits of F(x) = exp(-((location - x) / scale)^shape), arrays of the leading shape of the maxima.
+    """Fits of F(x) = exp(-((location - x) / scale)^shape); arrays have the leading shape of the maxima.
 
-    `log_likelihood` is the plain one, without the penalty. Where `outcome.has_law` is false, `scale`, `shape` and
-    `log_likelihood` are NaN and `location` is the sample maximum (NaN for `not_finite`). `fit` adds to the result of
-    `law`:
+    location, scale, shape      the parameters of the law; `location` is the estimated end-point.
+    log_likelihood              of the sample, without the penalty.
+    sample_max                  the largest value of the sample.
+    outcome                     how the fit ended, a `FitOutcome`.
+    penalty                     the weight of the penalty that all samples were fitted with.
+    blocks                      the number of block maxima in each sample.
+    ad_statistic, ad_pvalue     Anderson-Darling test of the law, see `anderson_darling`; NaN in results of `law`.
+    drift                       relative growth of the end-point per doubling of the block size, see `stability`; NaN in
+                                results of `law`.
 
-    ad_statistic, ad_pvalue     Anderson-Darling test of the law, see `anderson_darling`.
-    drift                       relative growth of the end-point per doubling of the block size, see `stability`.
+    Where `outcome.has_law` is false, `scale`, `shape` and `log_likelihood` are NaN and `location` is the sample maximum
+    (NaN for `not_finite`).
     """
 
     location: Floats
@@ -103,9 +112,9 @@ class TailFits:
 def law(maxima: ArrayLike, penalty: float = PENALTY) -> TailFits:
     """Fit a reverse Weibull law with shape >= 1 to each sample of block maxima, without the tests that `fit` makes.
 
-    Maximises sum_i log f(x_i; location, scale, shape) - penalty * (scale / range)^2 over location >= max(x). Takes a
-    third of the time of `fit`, for callers that need end-points only. A fit that fails raises no exception; `outcome`
-    says how it ended.
+    Maximises sum_i log f(x_i; location, scale, shape) - penalty * (scale / range)^2 over location >= max(x), where f is
+    the density of the law, x a sample and range = max(x) - min(x). For callers that need end-points only: it takes a
+    third of the time of `fit`. A fit that fails raises no exception; `outcome` says how it ended.
 
     maxima: (..., blocks), any real dtype, computed in float64. Returns arrays of the leading shape.
     """
@@ -117,7 +126,7 @@ def law(maxima: ArrayLike, penalty: float = PENALTY) -> TailFits:
 
 
 def as_samples(maxima: ArrayLike) -> Floats:
-    """Return float64 samples (..., blocks), or raise if there are no values to fit."""
+    """Return the maxima as float64 samples (..., blocks), or raise a SettingError if they are not such an array."""
     try:
         x = np.asarray(maxima)
     except (TypeError, ValueError, RuntimeError) as error:  # what numpy, and torch in its place, raise
@@ -133,14 +142,14 @@ def as_samples(maxima: ArrayLike) -> Floats:
 
 
 def checked_penalty(penalty: float) -> float:
-    """Return the penalty as a float, or raise if it is not a finite number >= 0."""
+    """Return the penalty as a float, or raise a SettingError if it is not a finite number >= 0."""
     if not is_number(penalty) or not (np.isfinite(penalty) and penalty >= 0.0):
         raise SettingError(f"penalty {penalty!r} must be a finite number >= 0; use 0 for plain maximum likelihood")
     return float(penalty)
 
 
 def checked_fits(fits: TailFits, samples: Floats) -> None:
-    """Raise unless the shape of `fits` belongs to these samples (..., blocks)."""
+    """Raise a SettingError unless `fits` has one fit for each of these samples (..., blocks)."""
     if not isinstance(fits, TailFits):
         raise SettingError(f"fits are a {type(fits).__name__}; pass fit(maxima)")
     if samples.shape[:-1] != fits.location.shape:
@@ -150,14 +159,14 @@ def checked_fits(fits: TailFits, samples: Floats) -> None:
 
 
 def checked_block_size(block_size: int) -> int:
-    """Return the block size as an int, or raise if it is not a whole number from 1."""
+    """Return the block size as an int, or raise a SettingError if it is not a whole number from 1."""
     if not is_whole(block_size) or block_size < 1:
         raise SettingError(f"block_size {block_size!r} must be a whole number from 1, the norms that a maximum is of")
     return int(block_size)
 
 
 def reshaped(fits: TailFits, shape: tuple[int, ...]) -> TailFits:
-    """`fits` with all arrays reshaped to a leading shape."""
+    """`fits` with all arrays reshaped to `shape`."""
     return TailFits(
         fits.location.reshape(shape),
         fits.scale.reshape(shape),
@@ -174,7 +183,11 @@ def reshaped(fits: TailFits, shape: tuple[int, ...]) -> TailFits:
 
 
 def fit_rows(x: Floats, weights: Weights, penalty: float, blocks: int) -> TailFits:
-    """Fit every row of x (rows, n), in chunks that keep the working memory constant."""
+    """Fit every row of x (rows, n), in chunks that keep the working memory constant.
+
+    weights     of the values in the likelihood, largest value first.
+    blocks      the number of block maxima that the result is to state.
+    """
     rows, n = x.shape
     columns = [np.full(rows, np.nan) for _ in range(5)]
     outcome = np.empty(rows, dtype=object)
@@ -191,11 +204,16 @@ def fit_rows(x: Floats, weights: Weights, penalty: float, blocks: int) -> TailFi
 
 @dataclass(frozen=True)
 class Standard:
-    """Rows rescaled to w = (max - x) / range, the largest norm first, with the numbers to undo the rescaling."""
+    """Samples x rescaled to w = (max - x) / range, the largest x first, with the numbers to undo the rescaling.
+
+    w           (rows, n), ascending in each row, from 0 to 1.
+    exponent    (rows,), the power of two by which each row was divided first, which is exact.
+    top, range  (rows,), maximum and range of the rows after that division.
+    """
 
     w: Floats
-    exponent: NDArray[np.intp]  # the row was divided by 2^exponent, which is exact
-    top: Floats  # maximum and range after that division
+    exponent: NDArray[np.intp]
+    top: Floats
     range: Floats
 
 
@@ -211,7 +229,7 @@ def standardise(ordered: Floats) -> Standard:
 
 
 def degenerate(ordered: Floats) -> NDArray[np.object_]:
-    """Outcome of every row that needs no fit, else None; rows are sorted ascending, NaN last."""
+    """For every row, its outcome if it needs no fit, else None: (rows,); rows are sorted ascending, NaN last."""
     n = ordered.shape[1]
     found = np.full(len(ordered), None, dtype=object)
     top, bottom = ordered[:, -1], ordered[:, 0]
@@ -220,7 +238,8 @@ def degenerate(ordered: Floats) -> NDArray[np.object_]:
     with np.errstate(over="ignore", invalid="ignore"):
         extent = top - bottom
         distinct = 1 + np.count_nonzero(np.diff(ordered, axis=1) > 0.0, axis=1)
-        # Norms are float32 numbers: equal up to their last bits counts as repeated, if that is tiny in the sample.
+        # Norms are float32 numbers: values that differ from the maximum in their last bits only count as equal to it,
+        # if such a difference is tiny compared with the range of the sample.
         slack = np.minimum(4.0 * np.finfo(np.float32).eps * size, 1e-6 * extent)
         repeats = np.count_nonzero(ordered >= (top - slack)[:, None], axis=1)
     found[distinct < MIN_DISTINCT] = FitOutcome.TOO_FEW
@@ -235,6 +254,7 @@ def degenerate(ordered: Floats) -> NDArray[np.object_]:
 
 
 def _fit_chunk(x: Floats, weights: Weights, penalty: float) -> tuple[Any, ...]:
+    """Location, scale, shape, log-likelihood, sample maximum and outcome of each row of x: (rows,) each."""
     ordered = np.sort(x, axis=1)
     outcome = degenerate(ordered)
     sample_max = ordered[:, -1].copy()
@@ -249,6 +269,7 @@ def _fit_chunk(x: Floats, weights: Weights, penalty: float) -> tuple[Any, ...]:
 
 
 def _fit_regular(ordered: Floats, weights: Weights, penalty: float) -> tuple[Any, ...]:
+    """Location, scale, shape, log-likelihood and outcome of rows that need a fit, sorted ascending: (rows,) each."""
     standard = standardise(ordered)
     w = standard.w
     peak = find_peak(w, weights, penalty)
@@ -283,12 +304,18 @@ def _fit_regular(ordered: Floats, weights: Weights, penalty: float) -> tuple[Any
 
 
 def _without_end(w: Floats, weights: Weights, penalty: float, plain: Floats, shape: Floats) -> NDArray[np.bool_]:
-    """Rows that a Gumbel law fits at least as well as the best law with an end-point, compared without penalty."""
+    """Which rows have the outcome `no_endpoint`: (rows,).
+
+    These are the rows that a Gumbel law fits at least as well as the best law with an end-point, or whose shape is
+    above MAX_REPORTED_SHAPE. Both laws are compared without a penalty; `plain` is the log-likelihood per block of the
+    fitted law without its penalty.
+    """
     limit = gumbel(*summarise(w, weights))
     near = np.flatnonzero(limit > plain - GUMBEL_MARGIN)
     limit[near] = gumbel(w[near], weights)
     endless = (limit >= plain) | (shape > MAX_REPORTED_SHAPE)
-    if penalty > 0.0 and endless.any():  # the penalty costs likelihood: ask the fit without it
+    # The penalty lowers the likelihood of the fitted law, so rows found so far are compared with a fit without penalty.
+    if penalty > 0.0 and endless.any():
         asked = np.flatnonzero(endless)
         free, edge = find_peak(w[asked], weights, 0.0), corner(w[asked], weights, 0.0)[0]
         far = (free.value > edge) & (free.shape > MAX_REPORTED_SHAPE)
@@ -297,5 +324,5 @@ def _without_end(w: Floats, weights: Weights, penalty: float, plain: Floats, sha
 
 
 def plain_value(beta: Floats, value: Floats, per_block: float) -> Floats:
-    """Log-likelihood per block without the penalty, from the penalised objective."""
+    """Log-likelihood per block without the penalty, from the penalised objective `value` and the log scale `beta`."""
     return value + per_block * np.exp(2.0 * beta)

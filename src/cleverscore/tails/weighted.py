@@ -13,7 +13,7 @@ from .weibull import PENALTY, TailFits, as_samples, checked_penalty, fit_rows, r
 
 
 def block_weights(samples: int, block_size: int, kept: int) -> Floats:
-    """Probability that the j-th largest of `samples` norms is the maximum of a random block, j = 1..kept.
+    """Probabilities w_j, j = 1..kept, that the j-th largest of `samples` norms is the maximum of a random block.
 
     w_j = C(samples - j, block_size - 1) / C(samples, block_size).
 
@@ -33,9 +33,10 @@ def block_weights(samples: int, block_size: int, kept: int) -> Floats:
 def fit_weighted(top: ArrayLike, samples: int, block_size: int, penalty: float = PENALTY) -> TailFits:
     """Fit the law of block maxima by averaging its log-likelihood over all blocks that `samples` norms can form.
 
-    Maximises sum_j w_j log f(x_(j)) + (1 - sum_j w_j) log F(x_(k)): the j-th largest norm is a block maximum with
-    probability w_j (`block_weights`), and blocks whose maximum lies below the k kept norms are censored. It estimates
-    the same end-point as `fit` on samples / block_size block maxima of the same gradients, with less noise.
+    Maximises sum_j w_j log f(x_(j)) + (1 - sum_j w_j) log F(x_(k)), less the penalty, for the law F with density f. The
+    j-th largest norm x_(j) is a block maximum with probability w_j (`block_weights`). Blocks whose maximum lies below
+    the k kept norms are censored: only the upper limit x_(k) of their maximum is known. The fit estimates the same
+    end-point as `fit` on samples / block_size block maxima of the same norms, with less noise.
 
     top: (..., k), the k largest of `samples` independent norms, in any order. In the result, `blocks` is samples //
     block_size and `log_likelihood` is scaled to that many blocks.
@@ -58,15 +59,15 @@ def fit_weighted(top: ArrayLike, samples: int, block_size: int, penalty: float =
 
 
 def merged_weights(samples: int, block_size: int, kept: int) -> Weights:
-    """Weights of the `kept` largest of `samples` norms, largest first, in the likelihood of all their blocks."""
+    """Weights of the `kept` largest of `samples` norms, largest first, in the likelihood averaged over all blocks."""
     each = block_weights(samples, block_size, kept)
-    each = np.maximum(each, each[0] * 1e-300)  # norms that no block can have as maximum must not give 0 / 0
+    each = np.maximum(each, each[0] * 1e-300)  # a weight of 0 (norms too small for any block's maximum) gives 0 / 0
     mass = min(float(each.sum()), 1.0)
     hazard = each / mass
     hazard[-1] += (1.0 - mass) / mass
     blocks = samples / block_size
-    # The penalty is on scale / range of the block maxima; the norms kept span another range. Compare the two on the
-    # scale of a Gumbel law, between the probabilities at which their ends are expected.
+    # The penalty contains the range of block maxima, but the kept norms have another range. The ratio of the two ranges
+    # is that of a Gumbel law: between its quantiles at the probabilities at which the ends of each are expected.
     last = -np.log(-np.log1p(-0.56 / max(blocks, 2.0)))
     of_blocks = last + np.log(np.log(max(blocks, 2.0) + 1.0))
     of_kept = last + np.log(-np.log(min(max(1.0 - mass, 1e-12), 0.99)))
