@@ -96,7 +96,7 @@ def small(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def large(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """The sharp score against the runner-up, and the distance of a quick attack on the runner-up, without a box."""
-    classifier, images, _labels = load(name, arguments.folder, arguments.large_inputs)
+    classifier, images, _labels = load(name, arguments.folder, arguments.large_inputs[LARGE.index(name)])
     free = without_box(classifier)
     score = ours(arguments.threads, method="sharp", targets="runner_up")
 
@@ -171,7 +171,10 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=16, help="of the small networks")
     parser.add_argument("--paper-inputs", type=int, default=4, help="of them, with the paper's score")
     parser.add_argument("--art-inputs", type=int, default=1, help="of them, with ART's score")
-    parser.add_argument("--large-inputs", type=int, default=3, help="of the ImageNet networks")
+    parser.add_argument(
+        "--large-inputs", type=int, nargs=len(LARGE), default=[3] * len(LARGE), metavar="N",
+        help=f"of the ImageNet networks: {', '.join(LARGE)}",
+    )  # fmt: skip
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

@@ -1,7 +1,7 @@
 """The attack "descent" of this package: many short descents to the boundary, from the input and other starts.
 
 The first descents start at the input, towards any class and towards each of the classes that are nearest by margin /
-gradient norm. In l1, descents from moves of one and two coordinates follow (`corners`). Then come rounds of groups of
+gradient norm. In l1, descents from moves of one to four coordinates follow (`corners`). Then come rounds of groups of
 descents, from many distances and from around the nearest points found so far (`descent_starts`), until enough groups
 have found the nearest point. Finally the nearest points are refined. All inputs use the same random numbers, so the
 result of an input does not depend on the other inputs. The exception is an input for which no descent succeeds: then
@@ -130,19 +130,19 @@ class _Search:
         self.points[:, self.open] = points[order, torch.arange(points.shape[1], device=points.device)]
 
     def corners(self, effort: Effort) -> None:
-        """For p = 1, descend from the moves of one and two coordinates with the smallest margins."""
+        """For p = 1, descend from the moves of one to four coordinates with the smallest margins."""
         known = self.open[torch.isfinite(self.sizes[0, self.open])]
         everyone, self.open = self.open, known
         rows = self.criterion.rows(known)
-        _margins, gradients = rows.margins_and_gradients(rows.x)
         box = None
         moves = []
-        for i, gradient in zip(known.tolist(), gradients, strict=True):
+        for i in known.tolist():
             if self.criterion.boxed:
                 box = float(self.criterion.low[i]), float(self.criterion.high[i])
-            size = float(self.sizes[0, i])
-            margins = partial(self._margins, i)
-            moves.append(sparse_moves(margins, self.criterion.x[i], gradient.flatten(), size, effort.starts, box))
+            margins, gradients = partial(self._margins, i), partial(self._gradients, i)
+            moves.append(
+                sparse_moves(margins, gradients, self.criterion.x[i], float(self.sizes[0, i]), effort.starts, box)
+            )
         if moves:
             starts = rows.x + torch.stack(moves, 1).view(-1, *rows.x.shape)
             same_kind = torch.zeros(len(starts), dtype=torch.long, device=starts.device)
@@ -151,9 +151,16 @@ class _Search:
 
     def _margins(self, i: int, points: torch.Tensor) -> torch.Tensor:
         """Margins of points (m, *shape) of one input."""
+        return torch.cat([rows.margins(part) for rows, part in self._parts(i, points)])
+
+    def _gradients(self, i: int, points: torch.Tensor) -> torch.Tensor:
+        """Gradients (m, d) of the margins of points (m, *shape) of one input."""
+        return torch.cat([rows.margins_and_gradients(part)[1].flatten(1) for rows, part in self._parts(i, points)])
+
+    def _parts(self, i: int, points: torch.Tensor) -> list[tuple[Criterion, torch.Tensor]]:
+        """Chunks of points (m, *shape) of one input, each with its criterion."""
         parts = torch.split(points, self.chunk_size)
-        every = (self.criterion.rows(torch.full((len(part),), i, device=part.device)) for part in parts)
-        return torch.cat([rows.margins(part) for rows, part in zip(every, parts, strict=True)])
+        return [(self.criterion.rows(torch.full((len(part),), i, device=part.device)), part) for part in parts]
 
     def round(self, number: int, effort: Effort, generator: torch.Generator) -> None:
         """Descend from groups of starts; after round 0 also close inputs whose nearest point enough groups found."""

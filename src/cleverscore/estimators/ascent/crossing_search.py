@@ -1,7 +1,7 @@
 """The search for the nearest crossings of one input; a crossing is a point where a target class wins.
 
 1. A descent from the input towards every target finds a crossing, whose distance is the first upper limit.
-2. In l1, all moves of a single coordinate are tried (`corners`).
+2. In l1, moves of a single coordinate are tried, and moves of a few that are grown from them (`corners`).
 3. Rounds of descents from points at many distances, near and far, and from around the nearest crossings search for
    nearer ones, until enough groups of starts found the same crossing (`descent_starts`).
 4. The nearest crossings are refined.
@@ -267,11 +267,12 @@ class CrossingSearch:
         self._descend([_Start(t, nowhere) for t in new], cuts=FIRST_CUTS if self.together else ())
 
     def _sweep_corners(self, reserve: float) -> None:
-        """For p = 1, descend from the most promising corners of the ball that reaches the nearest crossing."""
+        """For p = 1, descend from the most promising moves of a few coordinates, as long as the nearest crossing."""
         if self.p != 1.0 or not self.active:
             return
         for _ in range(MOST_SWEEPS):
             work: list[_Start] = []
+            before = self.rows.spent
             for t in (ANY,) if self.together else self.active:
                 upper = self.nearest if t == ANY else self.targets[t].upper
                 if math.isfinite(upper) and upper < (1.0 - NEARER) * self.swept.get(t, math.inf):
@@ -281,20 +282,24 @@ class CrossingSearch:
                     work += [_Start(t, offset, t) for offset in self._corners(t, upper)]
             if not work:
                 return
+            for t in self.active:
+                self.targets[t].gradients += (self.rows.spent - before) / len(self.active)
             for t, nearest in self._descend(work, schedule=NEAR, cuts=REFINING_CUTS).items():
                 far = self.far if t == ANY else self.targets[t].far
                 far.corners = min(far.corners, nearest)
 
     def _corners(self, t: int, upper: float) -> torch.Tensor:
-        """The most promising corners for a target, or for any."""
+        """The most promising moves of a few coordinates, for a target or for any: offsets (n, d)."""
         aim = ANY if t == ANY else self.classes[t]
-        gradient = self.targets[self._aims()[0] if t == ANY else t].gradient
-        assert gradient is not None
 
-        def margins(points: torch.Tensor) -> torch.Tensor:
-            return self.rows.margins(points, torch.full((len(points),), aim, device=points.device))
+        def aims(points: torch.Tensor) -> torch.Tensor:
+            return torch.full((len(points),), aim, device=points.device)
 
-        return sparse_moves(margins, self.x, gradient, upper, self.factor * ANY_STARTS, self.box)
+        return sparse_moves(
+            lambda points: self.rows.margins(points, aims(points)),
+            lambda points: self.rows.margins_and_gradients(points, aims(points))[1].flatten(1),
+            self.x, upper, self.factor * ANY_STARTS, self.box,
+        )  # fmt: skip
 
     def _round(self, number: int) -> list[_Start]:
         """The starts of a round; none if enough groups found the nearest crossing."""
