@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from safetensors.torch import save_file
 
 import cleverscore as cs
@@ -18,6 +19,7 @@ from cleverscore.runs.store import Store
 from cleverscore.scores.score import COLUMNS, Scores
 from tests import bad_models
 from tests.helpers import FEW, ROOT, cleverscore, in_a_new_process, rows
+from tests.reporting.test_inspection import Normalised, pixels
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +201,26 @@ def test_data_that_does_not_fit_the_model_is_told(tmp_path: Path, mnist: tuple) 
     np.savez(tmp_path / "last.npz", x=images[:6].transpose(0, 2, 3, 1))
     told = cleverscore("score", "zoo:mnist-mlp", tmp_path / "last.npz", folder=tmp_path)
     assert told.returncode == 2 and "x.transpose(0, 3, 1, 2)" in told.stderr
+
+
+def expects_normalised() -> torch.nn.Module:
+    return Normalised(1, "0.5", "0.5")
+
+
+def test_normalisation_that_does_not_fit_is_told(tmp_path: Path) -> None:
+    images = (pixels(20, 1) < 0.5).astype(np.float32)
+    data = npz(tmp_path / "pixels.npz", x=images, y=expects_normalised().labels(images))
+    common = ["--targets", "runner_up", "--preset", "paper", "--method", "sharp"]
+    command = ["score", "tests.cli.test_cli:expects_normalised", data, "--bounds", "0,1", *common]
+    done = cleverscore(*command, "--out", tmp_path / "raw")
+    (warning,) = [line for line in done.stderr.splitlines() if "classified correctly" in line]
+    assert "; with --mean 0.5 --std 0.5 accuracy on 20 inputs would be 100% instead of " in warning, warning
+    assert "does the model expect normalised images?" in warning and "weights" not in warning
+    right = cleverscore(*command, "--mean", "0.5", "--std", "0.5", "--out", tmp_path / "right")
+    assert right.returncode == 0 and "classified correctly" not in right.stderr, right.stderr
+    normalised = npz(tmp_path / "normalised.npz", x=2.5 * images[:1] - 0.4)
+    done = cleverscore(*command[:2], normalised, *common, "--out", tmp_path / "free")
+    assert done.returncode == 0 and "inputs reach from -0.4 to 2.1: if they are normalised images" in done.stderr
 
 
 def test_inspect_says_what_was_understood() -> None:

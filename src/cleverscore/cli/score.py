@@ -17,7 +17,9 @@ from cleverscore.cli.results import note
 if TYPE_CHECKING:
     from cleverscore.brackets.masking import Sign
     from cleverscore.brackets.presets import Preset
+    from cleverscore.inputs.examples import Example
     from cleverscore.loading.sources import Source
+    from cleverscore.models.classifier import Classifier
     from cleverscore.runs.add_bounds import Bounds
     from cleverscore.runs.shards import Executor
     from cleverscore.runs.store import Store
@@ -203,7 +205,7 @@ def _suggest_certificates(study: Study) -> None:
 def _doubts(study: Study, source: Source) -> list[str]:
     """Print a warning if data and model do not seem to belong together, before the computation starts."""
     from cleverscore.inputs.radius import LARGEST_USUAL_INPUT, looks_like_bytes
-    from cleverscore.reporting.inspection import near_chance
+    from cleverscore.reporting.inspection import near_chance, normalised_hint
 
     found = []
     classifier = study.classifier
@@ -216,10 +218,16 @@ def _doubts(study: Study, source: Source) -> list[str]:
         )
     elif classifier.bounds is None and max(-low, high) > LARGEST_USUAL_INPUT:
         found.append(f"inputs reach from {low:g} to {high:g}, and there are no --bounds: scores are in these units")
+    units = normalised_hint(classifier, study.examples[0].x[None], low, high)
+    if units is not None:
+        found.append(units)
     labelled = [example for example in study.examples if example.label is not None]
     right = sum(example.label == example.predicted for example in labelled)
     classes = classifier(study.examples[0].x[None]).shape[1]
-    if near_chance(right, len(labelled), classes):
+    normalisation = _missing_normalisation(classifier, labelled)
+    if normalisation is not None:
+        found.append(f"only {right} of {len(labelled)} inputs are classified correctly; {normalisation}")
+    elif near_chance(right, len(labelled), classes):
         found.append(
             f"only {right} of {len(labelled)} inputs are classified correctly, which guessing among {classes} classes "
             "does as well: are the weights loaded, is preprocessing missing (--mean, --std), are the inputs in other "
@@ -237,6 +245,20 @@ def _doubts(study: Study, source: Source) -> list[str]:
             f"in sorted order ({names[0]} = 0, ...); name classes by their numbers if that is not the model's order"
         )
     return found
+
+
+def _missing_normalisation(classifier: Classifier, labelled: list[Example]) -> str | None:
+    """A remark if a usual normalisation would make the model much more accurate on some of the labelled inputs."""
+    import numpy as np
+    import torch
+
+    from cleverscore.reporting.inspection import TRIED_INPUTS, missing_normalisation
+
+    few = labelled[:: -(-len(labelled) // TRIED_INPUTS) or 1]
+    if not few:
+        return None
+    labels = np.array([example.label for example in few], np.int64)
+    return missing_normalisation(classifier, torch.stack([example.x for example in few]), labels)
 
 
 def _compute(

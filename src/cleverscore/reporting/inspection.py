@@ -6,6 +6,8 @@ import math
 from collections import Counter
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from scipy import stats
 from torch import nn
@@ -15,9 +17,9 @@ from cleverscore.brackets.presets import PRESETS
 from cleverscore.certificates.certify import check_method
 from cleverscore.certificates.tracing import trace
 from cleverscore.errors import CertificateError, InputError
-from cleverscore.inputs.radius import looks_like_bytes
-from cleverscore.loading.row_selection import predictions
-from cleverscore.loading.sources import Source
+from cleverscore.inputs.radius import LARGEST_USUAL_INPUT, looks_like_bytes
+from cleverscore.loading.row_selection import LOOKED_AT, predictions
+from cleverscore.loading.sources import Images, Labels, Source
 from cleverscore.models.classifier import Classifier
 from cleverscore.scores.cost import duration, estimate
 
@@ -27,6 +29,19 @@ NORM_LAYERS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.m
 SEARCH_GRADIENTS, ATTACK_GRADIENTS = 2400, 400
 READ_AT_ONCE = 256
 MOSTLY_RIGHT = 0.75
+CHANNELS = (1, 3)  # of images whose usual normalisations are known
+# (mean, std) that networks for images are usually trained with: MNIST's, CIFAR-10's and ImageNet's own, and [-1, 1].
+USUAL_NORMALISATIONS: dict[int, tuple[tuple[str, str], ...]] = {
+    1: (("0.1307", "0.3081"), ("0.5", "0.5")),
+    3: (
+        ("0.485,0.456,0.406", "0.229,0.224,0.225"),
+        ("0.4914,0.4822,0.4465", "0.2470,0.2435,0.2616"),
+        ("0.5,0.5,0.5", "0.5,0.5,0.5"),
+    ),
+}
+TRIED_INPUTS = 100  # forward passes per normalisation that is tried: enough for the test below, few for any network
+RIGHT_ENOUGH = 0.9  # accuracy from which on no normalisation is tried
+LEAST_GAIN_PVALUE = 0.01
 # Steps: their gradient is zero or there is none, so a score cannot see through them.
 STEPS = frozenset(
     ("round", "floor", "ceil", "trunc", "sign", "sgn", "argmax", "argmin", "bucketize", "heaviside", "sort", "topk")
@@ -142,6 +157,79 @@ def near_chance(right: int, count: int, classes: int) -> bool:
     return right < MOSTLY_RIGHT * count and float(stats.binom.sf(right - 1, count, 1.0 / classes)) > 0.01
 
 
+def normalised_hint(classifier: Classifier, x: torch.Tensor | npt.NDArray[Any], low: float, high: float) -> str | None:
+    """A remark if images seem to be normalised already: distances are then in other units than pixels.
+
+    Pictures in [0, 1] or [0, 255] have no negative values, and those in [-1, 1] none above 1; normalised ones nearly
+    always have both. Nothing is said of features that are no images, nor of models with bounds or a normalisation.
+
+    x           some of the inputs; low, high are the smallest and the largest value of all of them.
+    """
+    if classifier.bounds is not None or _prepares(classifier) or not _image_shaped(tuple(x.shape[1:])):
+        return None
+    if not (low < 0.0 and high > 1.0 and max(-low, high) <= LARGEST_USUAL_INPUT):
+        return None
+    return (
+        f"inputs reach from {low:.3g} to {high:.3g}: if they are normalised images, distances are in normalised units "
+        "and no box of valid pixels is known; for distances in pixels give the images before normalisation (0 to 1), "
+        "the --mean and --std of the training, and --bounds 0,1"
+    )
+
+
+def missing_normalisation(classifier: Classifier, x: torch.Tensor | npt.NDArray[Any], labels: Labels) -> str | None:
+    """A remark if a usual normalisation of images in [0, 1] would make the model much more accurate; else None.
+
+    It is given only if the normalisation at least halves the errors, and if a sign test over the inputs that it changes
+    from wrong to right or back rejects at 1% that both are equally likely. A network that was trained on [0, 1] hardly
+    ever gains so much from inputs of another scale; one that expects normalised inputs often gains nearly everything.
+    """
+    inputs = classifier.inputs(x)
+    shape = tuple(inputs.shape[1:])
+    if _prepares(classifier) or len(shape) != 3 or shape[0] not in CHANNELS:  # `mean` and `std` are per channel, axis 1
+        return None
+    if float(inputs.min()) < 0.0 or float(inputs.max()) > 1.0:
+        return None
+    chosen = np.linspace(0, len(inputs) - 1, min(len(inputs), TRIED_INPUTS)).round().astype(int)
+    inputs, truth = inputs[chosen], torch.from_numpy(labels[chosen]).to(inputs.device)
+    before = _logits(classifier, inputs).argmax(1) == truth
+    share = float(before.double().mean())
+    if share >= RIGHT_ENOUGH:
+        return None
+    found = []
+    for mean, std in USUAL_NORMALISATIONS[shape[0]]:
+        shift, scale = (
+            inputs.new_tensor([float(v) for v in text.split(",")]).reshape(-1, 1, 1) for text in (mean, std)
+        )
+        logits = _logits(classifier, (inputs - shift) / scale)
+        likelihood = float(
+            -nn.functional.cross_entropy(logits.double(), truth)
+        )  # decides between equally accurate ones
+        found.append((logits.argmax(1) == truth, likelihood, mean, std))
+    after, _, mean, std = max(found, key=lambda each: (int(each[0].sum()), each[1]))
+    gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
+    errors = int((~before).sum())
+    pvalue = float(stats.binom.sf(gained - 1, gained + lost, 0.5))
+    if errors - (gained - lost) > 0.5 * errors or pvalue > LEAST_GAIN_PVALUE:
+        return None
+    return (
+        f"with --mean {mean} --std {std} accuracy on {len(inputs)} inputs would be {float(after.double().mean()):.0%} "
+        f"instead of {share:.0%}: does the model expect normalised images? Give the mean and std of its training"
+    )
+
+
+def _prepares(classifier: Classifier) -> bool:
+    return any(step is not None for step in (classifier.mean, classifier.std, classifier.transform))
+
+
+def _image_shaped(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3 and (shape[0] in CHANNELS or shape[2] in CHANNELS)
+
+
+def _logits(classifier: Classifier, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return torch.cat([classifier.logits(part) for part in torch.split(x, LOOKED_AT)])
+
+
 def _accuracy(classifier: Classifier, data: Source, classes: int) -> dict[str, str]:
     if data.labels is not None and data.labels.max() >= classes:
         way_out = "; subtract 1 if labels start at 1" if data.labels.max() == classes and data.labels.min() > 0 else ""
@@ -150,10 +238,13 @@ def _accuracy(classifier: Classifier, data: Source, classes: int) -> dict[str, s
         )
     right, below, above = 0, 0, 0
     low, high = math.inf, -math.inf
+    step = math.ceil(data.count / TRIED_INPUTS)  # spread over the data, which is often sorted by class
+    tried: list[Images] = []
     for start in range(0, data.count, READ_AT_ONCE):
         rows = range(start, min(start + READ_AT_ONCE, data.count))
         inputs = data.read(rows)
         low, high = min(low, float(inputs.min())), max(high, float(inputs.max()))
+        tried.append(inputs[(-start) % step :: step].copy())
         found = predictions(classifier, inputs).numpy()
         if data.labels is not None:
             labels = data.labels[rows.start : rows.stop]
@@ -161,15 +252,21 @@ def _accuracy(classifier: Classifier, data: Source, classes: int) -> dict[str, s
             below += int((found == labels - 1).sum())
             above += int((found == labels + 1).sum())
     lines = {"data": f"{data.count} inputs, values from {low:g} to {high:g}"}
+    if data.labels is not None:
+        lines["data"] += f", labels from {data.labels.min()} to {data.labels.max()}"
+    few = np.concatenate(tried)
+    units = normalised_hint(classifier, few, low, high)
+    if units is not None:
+        lines["units"] = units
     if data.labels is None:
         return lines | {"accuracy": f"unknown: no labels with the {data.count} inputs"}
-    lines["data"] += f", labels from {data.labels.min()} to {data.labels.max()}"
     hint = ""
+    normalisation = missing_normalisation(classifier, few, data.labels[::step])
     if max(below, above) > max(0.5 * data.count, 2 * right):
-        step, share = ("lower", below) if below > above else ("higher", above)
-        hint = (
-            f"; {share / data.count:.2%} with every label one {step}: do labels and model count from the same number?"
-        )
+        way, share = ("lower", below) if below > above else ("higher", above)
+        hint = f"; {share / data.count:.2%} with every label one {way}: do labels and model count from the same number?"
+    elif normalisation is not None:
+        hint = f"; {normalisation}"
     elif near_chance(right, data.count, classes):
         hint = (
             f"; guessing among {classes} classes does as well: are the weights loaded, is preprocessing missing "
