@@ -26,7 +26,7 @@ class _Logits(torch.nn.Module):
 
 
 def auto_lirpa_radii(classifier: Classifier, examples: list[Example], request: CertificateRequest) -> list[Floats]:
-    """Certified radii (T,) of each input, by auto_LiRPA's CROWN and this package's search for the radius."""
+    """Certified radii of each input, (T,) for its T targets, by auto_LiRPA's CROWN and this package's search."""
     try:
         from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
     except ImportError:

@@ -36,11 +36,13 @@ METHODS = tuple(_RADII)
 class Certificates:
     """Certified radii of a batch.
 
-    radius      (n,): for every x in B_p(x0, radius), no target's logit is above that of the predicted class; 0 where
-                nothing is proved, and at most `limit`.
+    radius      (n,), for each input x0: nowhere in B_p(x0, radius) (with region="box": nowhere in its part in the box)
+                is a target's logit above that of the predicted class. 0 where nothing is proved, and at most `limit`.
     targets     the target classes of each input.
-    per_target  the radius for each target alone. With "untargeted" and "top:N" only the smallest of these radii is
-                searched for; the others are smaller radii that the search proved on the way.
+    per_target  for each input, the radius for each of its targets alone. With targets "untargeted" and "top:N", "crown"
+                and "auto-lirpa" search only for the smallest of these radii; for the other targets they give a radius
+                that was proved during this search, and a larger one may exist.
+    seconds     how long all of this took.
     """
 
     method: str
@@ -70,15 +72,17 @@ def certify(
 
     images      (n, *input_shape), in the classifier's input units.
     p           the norm: any p >= 1, or "inf".
-    targets     as for a score: "untargeted", "runner_up", "all", one list of classes per input.
-    method      "crown": linear bounds of every layer, propagated backward. "local-lipschitz": margin / largest gradient
-                norm, for one hidden layer (Hein & Andriushchenko 2017). "norm-product": margin / product of the layers'
-                norms (Szegedy et al. 2014). "auto-lirpa": CROWN by the library auto_LiRPA, if it is installed.
-    limit       the largest radius that is searched.
-    precision   relative precision of the radius.
+    targets     as for `clever`: "untargeted", "top:N", "runner_up", "least_likely", "random", "all", or one list of
+                classes per input.
+    method      "crown": linear bounds of every layer, propagated backward. "local-lipschitz": margin / upper bound of
+                the gradient norm in the ball, for networks with one hidden layer (Hein & Andriushchenko 2017).
+                "norm-product": margin / product of the layers' norms (Szegedy et al. 2014). "auto-lirpa": CROWN by the
+                library auto_LiRPA, if it is installed.
+    limit       the largest radius that is tried; no certified radius is larger.
+    precision   relative precision of the radius: a search ends when it is known to this share.
     region      "ball": every point of the ball counts, also points that are no valid inputs. "box" (p = inf, crown):
                 only points within the classifier's bounds count, which gives larger radii for inputs near the bounds.
-    labels, ids, seed, workers   as for a score.
+    labels, ids, seed, workers   as for `clever`.
 
     >>> import torch
     >>> certificates = certify(Classifier(torch.nn.Linear(4, 3)), torch.rand(2, 4), p="inf")
@@ -110,7 +114,7 @@ def certifies_box(method: str, p: float) -> bool:
 
 
 def why_not(classifier: Classifier, x: Any, method: str) -> str | None:
-    """Why a method has no certificate for this classifier, from a trial on one input; None if it has one."""
+    """Why a method cannot certify this classifier, from a trial on the input x (*input_shape); None if it can."""
     try:
         check_method(classifier, method)
         certify(classifier, x[None], p=2.0, targets="runner_up", method=method, limit=1e-6)

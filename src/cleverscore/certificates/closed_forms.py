@@ -1,11 +1,14 @@
-"""Radii from Lipschitz constants in closed form: r <= margin / L.
+"""Radii r with r L <= margin, where L is a closed-form upper bound of the margin's Lipschitz constant.
 
-local-lipschitz   one hidden layer: f_c - f_j = sum_k d_k s(u_k . x + b_k), so its gradient is sum_k d_k s'_k u_k. Over
-                  a ball each pre-activation lies in u_k . x0 + b_k +- r ||u_k||_q, and each slope s'_k in [a_k, z_k]. A
-                  coordinate of the gradient then lies in a sum of intervals, which bounds any norm. For p = 2 also
+local-lipschitz   for one hidden layer. With activation s, the margin is f_c - f_j = sum_k d_k s(u_k . x + b_k) plus a
+                  constant, so its gradient is sum_k d_k s'_k u_k. Over the ball of radius r around x0, the
+                  pre-activation of unit k lies in u_k . x0 + b_k +- r ||u_k||_q, and so the slope s'_k in an interval
+                  [a_k, z_k]. Each component of the gradient then lies in a sum of intervals, which bounds its norm for
+                  every q. For p = 2 also
                       ||gradient||_2^2 <= sum_kl max(g_kl, 0) z_k z_l + min(g_kl, 0) a_k a_l,   g_kl = d_k d_l u_k . u_l
-                  (Hein & Andriushchenko, NeurIPS 2017; needs s' >= 0). The smaller of the two bounds is used.
-norm-product      L = ||w_c - w_j||_q times the p-norms of all layers before (Szegedy et al., ICLR 2014).
+                  (Hein & Andriushchenko, NeurIPS 2017; needs s' >= 0). The smaller of the two bounds is L(r).
+norm-product      L = ||w_c - w_j||_q times the l_p operator norms of all layers before, where w_c and w_j are rows of
+                  the last layer's matrix (Szegedy et al., ICLR 2014).
 """
 
 from __future__ import annotations
@@ -28,11 +31,14 @@ from cleverscore.inputs.examples import Example
 from cleverscore.models.classifier import Classifier
 from cleverscore.norms import dual_exponent
 
-MOST_UNITS = 2**13  # the Gram matrix of so many takes 0.5 GB
+MOST_UNITS = 2**13  # hidden units; the Gram matrix of so many takes 0.5 GB
 
 
 def norm_product_radii(classifier: Classifier, examples: list[Example], request: CertificateRequest) -> list[Floats]:
-    """Radii (T,) of each input from the product of the layers' operator norms, which bounds the gradient everywhere."""
+    """Certified radii of each input, (T,) for its T targets, from the product of the layers' operator norms.
+
+    The product bounds the margin's gradient everywhere.
+    """
     graph = trace(classifier, tuple(examples[0].x.shape), torch.float64)
     found = margins(classifier, graph, examples)
     rows = torch.cat([objectives(example, graph.nodes[-1].shape[0]) for example in examples])
@@ -44,7 +50,10 @@ def norm_product_radii(classifier: Classifier, examples: list[Example], request:
 
 
 def local_lipschitz_radii(classifier: Classifier, examples: list[Example], request: CertificateRequest) -> list[Floats]:
-    """Radii (T,) of each input: the largest r with r * L(r) <= margin, for each target."""
+    """Certified radii of each input, (T,) for its T targets: the largest r with r L(r) <= margin.
+
+    L(r) is an upper bound of the gradient norm of the target's margin in the ball of radius r.
+    """
     graph = trace(classifier, tuple(examples[0].x.shape), torch.float64)
     hidden = OneHiddenLayer(graph, classifier.name, dual_exponent(request.p))
     radii = []
@@ -67,9 +76,14 @@ def local_lipschitz_radii(classifier: Classifier, examples: list[Example], reque
 
 
 class OneHiddenLayer:
-    """A network with one hidden layer, f(x) = V s(U x + b) + c, from a graph with one activation.
+    """A network f(x) = V s(U x + b) + v with d inputs, H hidden units, K classes and activation s, from a graph.
 
-    inner (H, d) = U, outer (K, H) = V, norms (H,) of the rows of U in the norm q.
+    Raises a CertificateError for a graph that is not of this form or has more than MOST_UNITS hidden units.
+
+    inner   (H, d), the matrix U.
+    outer   (K, H), the matrix V.
+    norms   (H,), the l_q norms of the rows of U.
+    gram    (H, H), U U^T if q = 2, else None.
     """
 
     def __init__(self, graph: Graph, name: str, q: float) -> None:
@@ -106,7 +120,11 @@ class OneHiddenLayer:
         return self.graph.forward(x)[self.before].flatten()
 
     def gradient(self, weights: torch.Tensor, centre: torch.Tensor, radius: float) -> float:
-        """An upper bound of ||grad(weights . hidden units)||_q within `radius` of an input; weights are (H,)."""
+        """An upper bound of ||gradient of weights . s(U x + b)||_q over the ball of `radius` around an input.
+
+        weights     (H,), the weights of the hidden units in the margin.
+        centre      (H,), the pre-activations at the input.
+        """
         spread = radius * self.norms
         least, most = self.activation.slopes(centre - spread, centre + spread)
         middle, half = 0.5 * (least + most), 0.5 * (most - least)
@@ -120,6 +138,6 @@ class OneHiddenLayer:
 
 
 def _matrix(function: Function, first: tuple[int, ...], last: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """The matrix (output size, input size) of an affine function between shapes."""
+    """The matrix (size of `last`, size of `first`) of an affine function from shape `first` to shape `last`."""
     eye = torch.eye(math.prod(last), dtype=torch.float64, device=device).view(-1, *last)
     return transposed(function, eye, first).flatten(1)

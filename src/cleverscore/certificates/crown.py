@@ -1,9 +1,10 @@
-"""CROWN: lower bounds of linear functions of a layer over a ball; activations are bounded by lines, last layer first.
+"""CROWN: lower bounds of linear functions of a layer's values over a ball around the input.
 
-Zhang, Weng, Chen, Hsieh & Daniel, "Efficient neural network robustness certification with general activation functions"
-(NeurIPS 2018). The lines need bounds on the inputs of the activations. These are found in the same way, layer by layer,
-but only where they matter: a ReLU whose sign is fixed by its interval is linear already. Linear functions ("rows") are
-propagated in chunks.
+Every activation is bounded by two lines. The functions ("rows") are propagated back through the layers, last layer
+first, until they are linear functions of the input, whose minimum over the ball is known (Zhang, Weng, Chen, Hsieh &
+Daniel, "Efficient neural network robustness certification with general activation functions", NeurIPS 2018). The lines
+need bounds on the inputs of the activations. These are found in the same way, layer by layer, but only where they
+matter: a ReLU whose sign is fixed by its interval is linear already. Rows are propagated in chunks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cleverscore.certificates.max_pool import MaxPool, Planes
 from cleverscore.certificates.relaxations import Activation, Lines
 from cleverscore.certificates.tracing import Graph
 
-CHUNK_NUMBERS = 2**21  # coefficients of one layer at once: 8 MB of single precision stays near the cores
+CHUNK_NUMBERS = 2**21  # coefficients of one layer in a chunk of rows: 8 MB in single precision, for the cache
 # Rounding: bounds are widened by this many units in the last place of the sum of all absolute terms.
 ROUNDING = 64.0
 
@@ -28,9 +29,10 @@ Interval = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class Region:
-    """The set of inputs to bound over: B_p(x, radius), and inside the box (low, high) if p = inf and a box is given.
+    """The sets over which outputs are bounded, one for each of n inputs: the ball B_p(x, radius) or, with a box, its
+    part in the box. A box is for p = inf only.
 
-    x (n, *input_shape) and radius (n,) in double precision; q is dual to p.
+    x (n, *input_shape) and radius (n,) are in double precision; q is the dual exponent of p; box is (low, high).
     """
 
     x: torch.Tensor
@@ -39,7 +41,7 @@ class Region:
     box: tuple[float, float] | None = None
 
     def interval(self) -> Interval:
-        """The smallest interval (low, high) that contains the region."""
+        """The smallest and the largest value of every component in each region: two tensors (n, *input_shape)."""
         radius = self.radius.view(-1, *[1] * (self.x.ndim - 1))
         low, high = self.x - radius, self.x + radius
         if self.box is None:
@@ -47,7 +49,7 @@ class Region:
         return low.clamp_min(self.box[0]), high.clamp_max(self.box[1])
 
     def lowest(self, rows: Rows, bias: torch.Tensor) -> torch.Tensor:
-        """The minimum of rows . x + bias over the region, less a bound on the rounding error: (R,)."""
+        """The minimum of row . x + bias over the region of the row's input, less a bound on rounding errors: (R,)."""
         values, dtype = rows.values, rows.values.dtype
         radius = self.radius.to(dtype)[rows.owner]
         centre = self.x
@@ -69,12 +71,13 @@ class Bounder:
 
     exact   the graph in double precision, for the lines and the last backward pass.
     fast    the same graph, possibly in single precision, for the many rows of intermediate layers.
+    dtype   the precision of `fast`.
     """
 
     def __init__(self, exact: Graph, fast: Graph, dtype: torch.dtype) -> None:
         self.exact, self.fast, self.dtype = exact, fast, dtype
         self.affine = exact.affine
-        self.users: dict[int, list[int]] = {}  # the activations and poolings that a node goes into
+        self.users: dict[int, list[int]] = {}  # of a node: the activations and poolings that it goes into
         for u, node in enumerate(exact.nodes):
             if isinstance(node.operation, Activation | MaxPool):
                 self.users.setdefault(node.parents[0], []).append(u)
@@ -83,13 +86,13 @@ class Bounder:
         self._norms: dict[tuple[int, float], torch.Tensor] = {}
 
     def margins(self, region: Region, objectives: torch.Tensor, owner: torch.Tensor) -> torch.Tensor:
-        """Lower bounds (R,) of objectives (R, K) times logits, each over the region of the input `owner` (R,)."""
+        """Lower bounds (R,) of objectives (R, K) times the K logits, row i over the region of input owner[i]."""
         back = _Backward(self.exact, self.lines(region), len(self.exact.nodes) - 1, Rows(objectives, owner), 0.0)
         back.run()
         return region.lowest(back.rows, back.bias)
 
     def lines(self, region: Region) -> dict[int, Lines | Planes]:
-        """Lines around every activation and pooling layer, from bounds on its inputs."""
+        """Lines (planes for pooling) around each activation and pooling layer over the regions, by its position."""
         nodes = self.exact.nodes
         intervals: list[Interval] = [region.interval()]
         centres = self.exact.forward(region.x) if region.box is None else None
@@ -118,13 +121,13 @@ class Bounder:
         return lines
 
     def prepare(self, q: float) -> None:
-        """Compute the norms that every evaluation needs; afterwards, evaluations may run in parallel."""
+        """Compute the `norms` that `margins` needs; afterwards, several threads may call `margins`."""
         for v in self.users:
             if self.affine[v]:
                 self.norms(v, q)
 
     def norms(self, v: int, q: float) -> torch.Tensor:
-        """||row||_q of every neuron of a node that is affine in the input, as a row (1, neurons)."""
+        """||gradient||_q of every neuron of node v, which must be affine in the input: (1, neurons); kept for later."""
         if (v, q) not in self._norms:
             shape = self.exact.nodes[v].shape
             count, device = math.prod(shape), self.exact.device
@@ -154,8 +157,12 @@ class Bounder:
     ) -> Interval:
         """The interval of node v, made tighter by CROWN where the layers that use it are not linear on it.
 
-        Rows of convolutions are first propagated back to an earlier node and bounded by its interval, which is cheap;
-        only rows for which this is not enough are propagated back to the input.
+        Rows are first propagated back to an earlier node (`stops`), if there is one, and bounded by its interval, which
+        is cheap. Only rows of neurons that are still not linear after this are propagated back to the input.
+
+        interval    bounds of node v so far.
+        intervals   bounds of all nodes before v.
+        quick       lines around the layers before v, in the precision of `fast`.
         """
         low, high = interval
         for stop in (self.stops[v], 0) if self.stops[v] else (0,):
@@ -178,7 +185,10 @@ class Bounder:
         return low, high
 
     def _open(self, v: int, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        """Where tighter bounds of node v would help the layers that use it, also pooling after an activation."""
+        """Mask (n, *shape) of neurons of node v whose tighter bounds would help the layers that use them.
+
+        These are activations and poolings that follow v directly, or after another activation.
+        """
         wanted = torch.zeros_like(low, dtype=torch.bool)
         for u in self.users[v]:
             operation = self.exact.nodes[u].operation
@@ -190,7 +200,12 @@ class Bounder:
 
 
 class _Backward:
-    """Rows that are propagated back to the input, node by node."""
+    """Rows that are propagated back to the input, node by node.
+
+    waiting     by node, the rows over nodes that are still to be processed.
+    at          the node that is processed next.
+    bias        (R,), the constants that have been added up so far.
+    """
 
     def __init__(
         self, graph: Graph, lines: dict[int, Lines | Planes], v: int, rows: Rows, bias: torch.Tensor | float
@@ -201,11 +216,11 @@ class _Backward:
 
     @property
     def rows(self) -> Rows:
-        """The rows (linear functions) over the node that is processed next."""
+        """The rows (linear functions) over the node `at`."""
         return self.waiting[self.at]
 
     def step(self) -> None:
-        """Propagate the rows of a node to its parents, and go on to the next node that has rows."""
+        """Propagate the rows over node `at` to its parents, and go on to the next node that has rows."""
         node, rows = self.graph.nodes[self.at], self.waiting.pop(self.at)
         parts, added = _back(node.operation, rows, node.shape, self.lines.get(self.at))
         self.bias = self.bias + added
@@ -215,13 +230,13 @@ class _Backward:
         self.at = max(self.waiting)
 
     def run(self, until: int = 0) -> None:
-        """Propagate rows back to a node that lies on all paths."""
+        """Propagate the rows back to node `until`, which must lie on all paths to the input (0: the input)."""
         while self.at > until:
             self.step()
 
 
 def _lowest(interval: Interval, back: _Backward) -> torch.Tensor:
-    """Lower bounds of rows over a node whose values lie in an interval, less a bound on the rounding error."""
+    """Lower bounds (R,) of rows over a node whose values lie in `interval`, less a bound on rounding errors."""
     rows = back.rows
     low, high = (end.to(rows.values.dtype) for end in interval)
     centre, half = 0.5 * (low + high), 0.5 * (high - low)
@@ -231,7 +246,10 @@ def _lowest(interval: Interval, back: _Backward) -> torch.Tensor:
 
 
 def _places(wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and neurons (flat indices) of a mask (n, *shape), position by position, so that rows share windows."""
+    """The input and the neuron (a flat index) of each true entry of a mask (n, *shape).
+
+    Those of feature maps are ordered by position and then by channel, so that neighbouring rows share windows.
+    """
     if wanted.ndim != 4:
         owner, neuron = wanted.flatten(1).nonzero().unbind(1)
         return owner, neuron
@@ -242,7 +260,7 @@ def _places(wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _back(
     operation: object, rows: Rows, shape: tuple[int, ...], lines: Lines | Planes | None
 ) -> tuple[list[Rows], torch.Tensor | float]:
-    """Rows over the parents of a node, and the sum that the node's constants add."""
+    """Rows over each parent of a node of `shape`, from rows over the node, and the constants to add (R,)."""
     if isinstance(operation, Affine):
         return [operation.backward(rows, shape)], operation.added(rows)
     if isinstance(operation, Sum):
@@ -257,7 +275,7 @@ def _back(
     above = rows.values.clamp_min(0.0)
     below = rows.values - above
     added = _dot(below, rows, lines.shift_high)
-    if bool(lines.shift_low.any()):  # ReLU has none
+    if bool(lines.shift_low.any()):  # the lower lines of ReLU have no shift
         added = added + _dot(above, rows, lines.shift_low)
     values = above.mul_(rows.local(lines.slope_low)).addcmul_(below, rows.local(lines.slope_high))
     return [replace(rows, values=values)], added
@@ -274,7 +292,10 @@ def _dot(values: torch.Tensor, rows: Rows, maps: torch.Tensor) -> torch.Tensor:
 def _start(
     graph: Graph, v: int, neurons: torch.Tensor, owner: torch.Tensor, signs: torch.Tensor
 ) -> tuple[int, Rows, torch.Tensor | float]:
-    """Rows that select neurons of node v, and their constants; for a dense layer the rows of its matrix."""
+    """Rows that select neurons (flat indices) of node v, times signs: a node, rows over this node, and their constants.
+
+    The node is v itself, or for a dense layer the node before it; the rows are then those of the layer's matrix.
+    """
     node = graph.nodes[v]
     operation = node.operation
     if isinstance(operation, Dense) and len(node.shape) == 1:
@@ -284,7 +305,7 @@ def _start(
 
 
 def _interval(operation: object, given: list[Interval]) -> Interval:
-    """Bounds of an affine layer from bounds on its input."""
+    """Bounds of an affine layer, a sum or a concatenation from bounds on each of its inputs."""
     if isinstance(operation, Affine):
         low, high = given[0]
         centre, spread = operation.forward(0.5 * (low + high)), operation.magnitude(0.5 * (high - low))
@@ -323,7 +344,11 @@ def _widest(graph: Graph, v: int) -> int:
 
 
 def _stop(graph: Graph, v: int) -> int:
-    """The last node before v on all paths, with an activation and an affine layer between them; 0 if there is none."""
+    """A node before v on all paths from the input to v, at which rows over v can be bounded by its interval.
+
+    The last one such that, on the way to v, it is followed by an affine layer and then by an activation, and that has
+    another activation before it; 0 if there is none.
+    """
     waiting, bent = {v}, False
     while waiting != {0}:
         u = max(waiting)

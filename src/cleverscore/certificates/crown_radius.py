@@ -25,13 +25,13 @@ from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import box_of
 from cleverscore.norms import dual_exponent
 
-# Values of all layers for the inputs that a thread bounds at once. Small networks want many inputs, so that calls are
-# few; the rows of large ones fill the cache with one.
+# The number of values, over all layers, of the inputs that a thread bounds at once. Small networks bound many inputs at
+# once, so that there are few calls; in large networks the rows of a single input fill the cache.
 TOGETHER_NUMBERS = 2**18
 
 
 def crown_radii(classifier: Classifier, examples: list[Example], request: CertificateRequest) -> list[Floats]:
-    """Certified radii (T,) of each input for each of its targets."""
+    """Certified radii of each input, (T,) for its T targets."""
     shape = tuple(examples[0].x.shape)
     exact = trace(classifier, shape, torch.float64)
     num_classes = exact.nodes[-1].shape[0]
@@ -84,7 +84,11 @@ def crown_radii(classifier: Classifier, examples: list[Example], request: Certif
 
 
 def make_bounder(classifier: Classifier, exact: Graph, shape: tuple[int, ...]) -> Bounder:
-    """The bounder of a graph: for convolutional networks in single precision, with rounding errors added to bounds."""
+    """The bounder of a graph, for inputs of `shape`.
+
+    Bounds of intermediate layers of convolutional networks are computed in single precision and widened by the rounding
+    errors, unless the classifier itself is in double precision.
+    """
     single = any(isinstance(node.operation, Convolution) for node in exact.nodes) and classifier.dtype != torch.float64
     if not single:
         return Bounder(exact, exact, torch.float64)
@@ -92,7 +96,7 @@ def make_bounder(classifier: Classifier, exact: Graph, shape: tuple[int, ...]) -
 
 
 def _norms(bounder: Bounder, rows: torch.Tensor, p: float) -> Floats:
-    """||gradient||_q of the margins of an affine network."""
+    """||gradient||_q of the margins of an affine network: (T,) for objectives `rows` (T, K)."""
     nothing = torch.zeros(1, *bounder.exact.nodes[0].shape, dtype=torch.float64, device=rows.device)
     region = Region(nothing, torch.ones(1, dtype=torch.float64, device=rows.device), dual_exponent(p))
     owner = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
@@ -102,7 +106,7 @@ def _norms(bounder: Bounder, rows: torch.Tensor, p: float) -> Floats:
 
 
 def gradient_norms(classifier: Classifier, example: Example, p: float) -> Floats:
-    """||grad(f_c - f_j)(x0)||_q for each target: how fast each margin can decrease at the input."""
+    """||grad(f_c - f_j)(x0)||_q for each target j: how fast its margin can decrease at the input x0: (T,)."""
     rows = objectives(example, int(classifier.logits(example.x[None]).shape[1])).to(example.x.dtype)
     x = example.x.expand(len(rows), *example.x.shape).clone().requires_grad_(True)
     with torch.enable_grad():

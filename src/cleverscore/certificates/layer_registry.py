@@ -17,7 +17,7 @@ from cleverscore.certificates.relaxations import Activation
 
 Operation = Affine | Sum | Concat | Activation | MaxPool
 TRACED = object()  # stands for an argument that depends on the input
-NEVER = 20.0  # torch's softplus is the smooth function to 2e-9 from this threshold on
+NEVER = 20.0  # with at least this threshold, torch's softplus differs from the smooth function by at most 2e-9
 
 
 class UnknownLayerError(Exception):
@@ -28,10 +28,14 @@ class UnknownLayerError(Exception):
 class Call:
     """One call (of a layer, function or method) in a traced network.
 
-    function    the call as a function of its one argument that depends on the input, for any batch.
-    arguments, named    the arguments of the call, with TRACED in place of those that depend on the input.
-    shapes, shape       shapes of the traced arguments and of the result, without the batch axis.
-    ends        whether the result is the model's output.
+    name            the name of the layer's class, of the function or of the tensor method.
+    layer           the layer; None for a function or a tensor method.
+    function        the call as a function of its one argument that depends on the input, for any batch size.
+    arguments       the positional arguments, with TRACED in place of those that depend on the input.
+    named           the named arguments, likewise.
+    shapes, shape   shapes of the arguments that depend on the input, and of the result, without the batch axis.
+    like            a tensor with the dtype and the device of the network.
+    ends            whether the result is the model's output.
     """
 
     name: str
@@ -60,7 +64,10 @@ class Call:
 
 
 def operation_of(call: Call) -> Operation | None:
-    """The operation of a call; None for calls that return their argument or do not change margins between classes."""
+    """The operation of a call; None for a call that returns its argument, and for a softmax at the end.
+
+    Raises an UnknownLayerError for a call that cannot be bounded.
+    """
     if call.layer is not None:
         build = next((MODULES[kind] for kind in MODULES if type(call.layer) is kind), None)
     else:
@@ -78,7 +85,10 @@ def _dropout(call: Call) -> None:
 
 
 def _ending(call: Call) -> None:
-    """Softmax or log-softmax at the end, which does not change margins: log p_c - log p_j = f_c - f_j."""
+    """Leave out a softmax or log-softmax over the classes at the end, so that the logits before it are bounded.
+
+    The predicted class stays the same: the probabilities p and the logits f have log p_c - log p_j = f_c - f_j.
+    """
     if not call.ends or call.get(1, "dim", 1) not in (1, -1) or len(call.shape) != 1:
         raise UnknownLayerError("it can be left aside only as the last layer, over the classes")
 
@@ -115,7 +125,7 @@ def _convolution(call: Call) -> Affine:
 
 
 def _any_convolution(call: Call) -> Affine:
-    """Other convolutions (1-d, 3-d, transposed, other paddings), with transposes by automatic differentiation."""
+    """Other convolutions (1-d, 3-d, transposed, other paddings): A^T v comes from automatic differentiation."""
     layer = call.layer
     if layer is None:
         raise UnknownLayerError("as a function it is bounded only in two dimensions with zero padding; use the layer")

@@ -1,8 +1,8 @@
 """Rows: linear functions of a layer's values, stored on small windows where convolutions make them local.
 
 A neuron of a convolution depends on a small window of every earlier feature map. Its coefficients are stored on that
-window alone (R, C, h, w), with the position of the window's corner, until the window is about as large as the map. Rows
-with the same window form a group, so that work which depends on the window alone is done once.
+window alone, as (C, h, w), with the position of the window's corner, until the window is about as large as the map.
+Rows of the same input with the same window form a group: work that depends on the window alone is done once per group.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn import functional
 
-DENSE_SHARE = 0.5  # a window over more of the map than this costs more than the whole map
+DENSE_SHARE = 0.5  # a window that covers a larger share of the map costs more than the whole map
 
 
 @dataclass(frozen=True)
 class Rows:
     """Coefficients of R linear functions of one node.
 
-    values   (R, *shape), or (R, C, h, w) on windows.
-    owner    (R,): which input of the batch a row belongs to.
-    corner   (G, 2): the top left position of each group's window, None for whole maps; group (R,) and group_owner (G,).
+    values          (R, *shape) for rows over whole maps, (R, C, h, w) for rows on windows.
+    owner           (R,): which input of the batch a row belongs to.
+    corner          (G, 2): row and column of the top left corner of each group's window.
+    group           (R,): the group of each row.
+    group_owner     (G,): which input of the batch a group belongs to.
+    The last three are None for rows over whole maps.
     """
 
     values: torch.Tensor
@@ -31,8 +34,9 @@ class Rows:
     group_owner: torch.Tensor | None = None
 
     def local(self, maps: torch.Tensor) -> torch.Tensor:
-        """The entries of `maps`, (n, *shape) or (1, *shape) for all inputs, at the positions of each row's
-        coefficients.
+        """The entries of `maps` at the positions of each row's coefficients, in a shape that broadcasts with `values`.
+
+        maps    (n, *shape), one map for each input, or (1, *shape), the same for all; 0 is taken outside of it.
         """
         if self.corner is None or self.group is None or self.group_owner is None:
             if len(maps) == 1:
@@ -59,20 +63,23 @@ class Rows:
         return Rows(values.contiguous(), self.owner)
 
     def trimmed(self, shape: tuple[int, ...]) -> Rows:
-        """The same rows on windows if these are small enough, else over whole maps of `shape`."""
+        """The same rows: on windows if these cover at most DENSE_SHARE of a map of `shape`, else over whole maps."""
         if self.corner is None:
             return self
         high, wide = self.values.shape[2:]
         return self.dense(shape) if high * wide > DENSE_SHARE * shape[1] * shape[2] else self
 
     def moved(self, values: torch.Tensor, *, stride: tuple[int, int], padding: tuple[int, int]) -> Rows:
-        """Rows over the input of a layer with windows: position (i, j) becomes (i, j) * stride - padding."""
+        """Rows with coefficients `values` over the input of a convolution or pooling.
+
+        The corner (i, j) of a window over the output becomes (i, j) * stride - padding.
+        """
         assert self.corner is not None
         scale, shift = (torch.tensor(pair, device=self.corner.device) for pair in (stride, padding))
         return replace(self, values=values, corner=self.corner * scale - shift)
 
     def __add__(self, other: Rows) -> Rows:
-        """The sum of two sets of rows over the same node."""
+        """The sum of two sets of rows on windows over the same node, for which `fits` must hold."""
         if self.corner is None or other.corner is None:
             raise ValueError("windows are added to windows; make both dense first")
         small, large = sorted((self, other), key=lambda rows: rows.values.shape[2:].numel())
@@ -85,7 +92,7 @@ class Rows:
         return replace(large, values=values)
 
     def fits(self, other: Rows) -> bool:
-        """Whether one of the two windows contains the other, at the same position in every row."""
+        """Whether the windows of one set of rows contain those of the other, at the same offset in every group."""
         if self.corner is None or other.corner is None:
             return False
         small, large = sorted((self, other), key=lambda rows: rows.values.shape[2:].numel())
@@ -106,7 +113,10 @@ def merged(first: Rows, second: Rows, shape: tuple[int, ...]) -> Rows:
 
 
 def one_hot(neurons: torch.Tensor, owner: torch.Tensor, signs: torch.Tensor, shape: tuple[int, ...]) -> Rows:
-    """Rows that select single neurons (flat indices) of a node, with a sign."""
+    """Rows that select single neurons of a node of `shape`, times a sign.
+
+    neurons (R,) are flat indices; owner (R,) and signs (R,) are the input and the sign of each row.
+    """
     count = len(neurons)
     places = torch.arange(count, device=neurons.device)
     if len(shape) != 3:
@@ -124,7 +134,11 @@ def one_hot(neurons: torch.Tensor, owner: torch.Tensor, signs: torch.Tensor, sha
 
 
 def _windows(maps: torch.Tensor, corner: torch.Tensor, high: int, wide: int) -> tuple[torch.Tensor, tuple[int, int]]:
-    """All windows of padded maps as a view (n, C, rows, columns, height, width), and the shift of positions."""
+    """All windows of size `high` x `wide` of maps: a view (n, C, rows, columns, high, wide), and a shift.
+
+    The maps are padded with 0 so that the windows at `corner` lie inside. The window at corner (i, j) of the maps has
+    row and column (i, j) + shift in the view.
+    """
     least, most = corner.amin(0).tolist(), corner.amax(0).tolist()
     top, left = max(0, -least[0]), max(0, -least[1])
     bottom = max(0, most[0] + high - maps.shape[2])

@@ -1,7 +1,10 @@
 """Affine layers y = A x + b, with the operations that bound propagation needs.
 
-forward    A x + b                       magnitude  |A| x, for intervals and operator norms
-backward   rows of A, from rows on the output to rows on the input
+forward      A x + b.
+magnitude    |A| x with the absolute values of A's entries, for intervals and operator norms.
+transposed   A^T v.
+backward     linear functions ("rows") of y as linear functions of x, without the constant part.
+added        the constant part, which comes from b.
 """
 
 from __future__ import annotations
@@ -22,11 +25,15 @@ class Affine:
     """An affine operation whose matrix has no negative entry, given as a function: reshapes, averages and the like.
 
     The product with the transposed matrix comes from automatic differentiation.
+
+    function    A x + b for inputs x (n, *shape).
+    shape       the shape of one input, without a batch axis.
+    like        a tensor with the dtype and the device of the weights.
     """
 
     def __init__(self, function: Function, shape: tuple[int, ...], like: torch.Tensor) -> None:
         self.function = function
-        self.shape, self.like = shape, like  # of the input; a tensor of the right type and device
+        self.shape, self.like = shape, like
         with torch.no_grad():
             offset = function(torch.zeros(1, *shape, dtype=like.dtype, device=like.device))[0]
         self.offset = offset if bool(offset.any()) else None
@@ -41,23 +48,23 @@ class Affine:
         return y if self.offset is None else y - self.offset
 
     def transposed(self, values: torch.Tensor) -> torch.Tensor:
-        """A^T v for whole rows v (R, *output shape)."""
+        """A^T v for each of the rows v in `values` (R, *output shape)."""
         return transposed(self.function, values, self.shape)
 
     def added(self, rows: Rows) -> torch.Tensor | float:
-        """The sum that the offset b adds to rows over the output: (R,)."""
+        """The constants that the offset b adds to R rows over the output: (R,), or 0.0 without an offset."""
         if self.offset is None:
             return 0.0
         return (rows.values * rows.local(self.offset[None])).flatten(1).sum(1)
 
     def backward(self, rows: Rows, shape: tuple[int, ...]) -> Rows:
-        """Rows over the input from rows over the output, whose shape is `shape`."""
+        """Rows over the input from rows over the output; `shape` is that of the output."""
         dense = rows.dense(shape)
         return Rows(self.transposed(dense.values), dense.owner)
 
 
 def transposed(function: Function, values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """A^T v of an affine function of inputs of `shape`, by automatic differentiation."""
+    """A^T v for each v of `values`, by automatic differentiation of an affine function of inputs (R, *shape)."""
     with torch.enable_grad():
         x = torch.zeros(len(values), *shape, dtype=values.dtype, device=values.device, requires_grad=True)
         (found,) = torch.autograd.grad(function(x), x, values)
@@ -130,18 +137,18 @@ class Convolution(Weighted):
         super().__init__(lambda x: convolve(x, weight, bias), lambda x: convolve(x, weight.abs(), None), shape, weight)
 
     def added(self, rows: Rows) -> torch.Tensor | float:
-        """The sum that the bias adds to rows; the bias is the same at every position."""
+        """The constants that the bias adds to R rows: (R,), or 0.0 without a bias; it is the same at every position."""
         return 0.0 if self.bias is None else rows.values.sum((2, 3)) @ self.bias
 
     @property
     def reach(self) -> tuple[int, int]:
-        """Side lengths of the window of one output."""
+        """Height and width of the window of one output, with its dilation."""
         high, wide = self.weight.shape[2:]
         return self.dilation[0] * (high - 1) + 1, self.dilation[1] * (wide - 1) + 1
 
     def transposed(self, values: torch.Tensor) -> torch.Tensor:
         """A^T v for rows v over the output."""
-        # Without padding, then cut: output_padding would cover only what the stride left over.
+        # Computed over the padded input, then cut to the input; 0 in rows and columns that the stride left over.
         full = self._spread(values)
         down, across = self.padding
         high, wide = self.shape[1:]
@@ -150,7 +157,7 @@ class Convolution(Weighted):
         return full[:, :, down : down + high, across : across + wide]
 
     def _spread(self, values: torch.Tensor) -> torch.Tensor:
-        """The transposed convolution, still with the padding."""
+        """A^T v over the padded input, up to the last row and column that a window reaches."""
         if self.groups == 1 and self.weight.shape[1] <= FEW_CHANNELS:
             # Libraries are tuned for many channels; one product and a fold are two to three times faster here.
             size = tuple(
@@ -169,7 +176,7 @@ class Convolution(Weighted):
         return spread.contiguous()
 
     def backward(self, rows: Rows, shape: tuple[int, ...]) -> Rows:
-        """Rows on the larger windows of the input; positions in the padding have no coefficient."""
+        """Rows over the input, on larger windows; coefficients at positions in the padding are 0."""
         if rows.corner is None:
             return Rows(self.transposed(rows.values), rows.owner)
         spread = rows.moved(self._spread(rows.values), stride=self.stride, padding=self.padding)
@@ -180,22 +187,22 @@ class Convolution(Weighted):
 
 @dataclass(frozen=True)
 class Sum:
-    """The signed sum of nodes of the same shape."""
+    """The sum of nodes of the same shape, each times its factor in `signs` (1, -1 or torch.add's alpha)."""
 
     signs: tuple[float, ...]
 
     def __call__(self, given: list[torch.Tensor]) -> torch.Tensor:
-        """The signed sum."""
+        """The sum of the given values, each times its factor."""
         return sum((sign * value for sign, value in zip(self.signs, given, strict=True)), torch.zeros_like(given[0]))
 
     def backward(self, rows: Rows) -> list[Rows]:
-        """Rows over the summands: the same rows for each, with its sign."""
+        """Rows over each summand: the rows over the sum, times the factor of the summand."""
         return [replace(rows, values=sign * rows.values) for sign in self.signs]
 
 
 @dataclass(frozen=True)
 class Concat:
-    """Nodes concatenated along an axis (the batch axis is 0), with their sizes along it."""
+    """Nodes concatenated along `axis` (0 is the batch axis); `sizes` are their sizes along it."""
 
     axis: int
     sizes: tuple[int, ...]
@@ -205,7 +212,10 @@ class Concat:
         return torch.cat(given, self.axis)
 
     def backward(self, rows: Rows, shape: tuple[int, ...]) -> list[Rows]:
-        """Each node gets its part of the rows; windows may be split by channel only."""
+        """Rows over each node: its part of the coefficients.
+
+        Rows on windows can only be split by channels; for other axes they become rows over whole maps of `shape`.
+        """
         if self.axis != 1:
             rows = rows.dense(shape)
         return [replace(rows, values=part) for part in torch.split(rows.values, list(self.sizes), self.axis)]

@@ -1,9 +1,10 @@
 """Maximum pooling, bounded by two linear functions of its inputs.
 
-Let m be the input with the largest lower bound l_m of a window. Below: y >= x_m. Above, whichever of two bounds is
-lower at the middle: y <= the largest upper bound, or y <= l_m + sum_j (u_j - l_m) / (u_j - l_j) (x_j - l_j) over all j
-with u_j > l_m, which has a chord for each max(x_j - l_m, 0). Where only x_m can be the largest, both bounds are x_m
-itself.
+The inputs x_j of a window lie in intervals [l_j, u_j], y is their maximum, and l_m is the largest of the l_j. The bound
+below is y >= x_m. Above there are two bounds, y <= max_j u_j and
+    y <= l_m + sum over j with u_j > l_m of (u_j - l_m) / (u_j - l_j) (x_j - l_j),
+where each max(x_j - l_m, 0) is bounded by its chord; the one that is lower at the middle of all intervals is used.
+Where only x_m can be the largest, both bounds are x_m itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from cleverscore.certificates.linear_forms import Rows
 
 
 class Planes(NamedTuple):
-    """Linear bounds of each window's maximum: slopes (T, n, *shape) at its T positions, and the shift above."""
+    """Linear bounds of the maximum of each window: below . x <= maximum <= above . x + shift.
+
+    `below` and `above` (T, n, C, h, w) are the slopes at the T positions of each window, `shift` is (n, C, h, w), where
+    (C, h, w) is the shape of the output.
+    """
 
     below: torch.Tensor
     above: torch.Tensor
@@ -28,7 +33,7 @@ class Planes(NamedTuple):
 
 @dataclass(frozen=True)
 class MaxPool:
-    """Two-dimensional maximum pooling over maps of `shape`."""
+    """Two-dimensional maximum pooling of inputs of `shape` (C, H, W)."""
 
     shape: tuple[int, ...]
     kernel: tuple[int, int]
@@ -38,12 +43,12 @@ class MaxPool:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """Side lengths of the window of one output."""
+        """Height and width of the window of one output, with its dilation."""
         return tuple(d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True))  # type: ignore[return-value]
 
     @property
     def shares(self) -> int:
-        """The largest number of windows that contain one input."""
+        """An upper bound of the number of windows that contain one input."""
         return math.prod(-(-reach // step) for reach, step in zip(self.reach, self.stride, strict=True))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -55,7 +60,7 @@ class MaxPool:
         return [(down * i, across * j) for i in range(self.kernel[0]) for j in range(self.kernel[1])]
 
     def patches(self, x: torch.Tensor) -> torch.Tensor:
-        """(T, n, C, h, w): the values at the T positions of each window, -inf in the padding."""
+        """The values of x (n, C, H, W) at the T positions of each window, -inf in the padding: (T, n, C, h, w)."""
         down, across = self.padding
         padded = functional.pad(x, (across, across, down, down), value=-math.inf)
         high, wide = (
@@ -68,7 +73,7 @@ class MaxPool:
         )
 
     def open(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        """Which inputs can be the largest of a window in which another input can be the largest too."""
+        """Mask (n, C, H, W) of inputs that can be the largest of a window in which another one can be, too."""
         lows, highs = self.patches(low), self.patches(high)
         rivals = highs > lows.amax(0)
         wanted = (rivals & (rivals.sum(0) > 1)).to(low.dtype)
@@ -80,7 +85,7 @@ class MaxPool:
         best, winner = lows.max(0)
         below = torch.zeros_like(lows).scatter_(0, winner[None], 1.0)
         width = highs - lows
-        # A rival has u_j > l_m >= l_j, so its width is positive; m itself has slope 1, also where it is exact.
+        # A rival has u_j > l_m >= l_j, so its width is positive; m itself has slope 1, also where l_m = u_m.
         rival = (highs > best) & (below == 0)
         above = torch.where(rival, (highs - best) / torch.where(rival, width, 1.0), below)
         shift = best - torch.where(above > 0, above * torch.where(above > 0, lows, 0.0), 0.0).sum(0)
@@ -90,7 +95,7 @@ class MaxPool:
         return Planes(below, torch.where(flat, 0.0, above), torch.where(flat, top, shift))
 
     def _folded(self, parts: list[torch.Tensor], size: torch.Size | tuple[int, int]) -> torch.Tensor:
-        """Add the T values of every window to the positions of a map of `size` that they came from."""
+        """Maps of `size`: the sum of the T values of every window, each added at the position that it came from."""
         down, across = self.padding
         (s, t), (high, wide) = self.stride, parts[0].shape[2:]
         full = parts[0].new_zeros(*parts[0].shape[:2], size[0] + 2 * down, size[1] + 2 * across)
@@ -99,7 +104,7 @@ class MaxPool:
         return full[:, :, down : down + size[0], across : across + size[1]]
 
     def backward(self, rows: Rows, planes: Planes) -> tuple[Rows, torch.Tensor]:
-        """Lower-bounding rows over the inputs, and the sum that the shifts add to each row (R,)."""
+        """Rows over the inputs that bound the R `rows` over the outputs from below, and the constants to add (R,)."""
         positive, negative = rows.values.clamp_min(0.0), rows.values.clamp_max(0.0)
         bias = (negative * rows.local(planes.shift)).flatten(1).sum(1)
         parts = [

@@ -1,9 +1,10 @@
-"""Operator norms of layers and Lipschitz constants of networks, all upper bounds.
+"""Upper bounds of the operator norms of layers and of the Lipschitz constants of networks.
 
-||A||_1 and ||A||_inf are largest column and row sums of |A|, exactly. ||A||_2 of a matrix: the largest singular value.
-A convolution with zero padding is part of a circular convolution on a larger torus, whose singular values are those of
-its Fourier coefficients (Sedghi, Gupta & Long, ICLR 2019); the largest of them is an upper bound. For other layers and
-every other p, the norm is bounded by interpolation: ||A||_p <= ||A||_1^(1/p) ||A||_inf^(1 - 1/p) (Riesz-Thorin).
+||A||_1 is the largest column sum of |A| and ||A||_inf the largest row sum; both are computed exactly. ||A||_2 of a
+dense layer is its largest singular value. A convolution with zero padding is part of a circular convolution on a larger
+torus, whose singular values are those of its Fourier coefficients (Sedghi, Gupta & Long, ICLR 2019); the largest of
+them is an upper bound. For p = 2 of other layers and for every other p, the norm is bounded by interpolation:
+||A||_p <= ||A||_1^(1/p) ||A||_inf^(1 - 1/p) (Riesz-Thorin).
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from cleverscore.certificates.request import Floats
 from cleverscore.certificates.tracing import Graph
 from cleverscore.norms import dual_exponent
 
-SAFETY = 1.0 + 1e-10  # singular values and sums are rounded in double precision
+SAFETY = 1.0 + 1e-10  # more than the rounding errors of singular values and sums in double precision
 
 
 def operator_norm(layer: Affine, p: float) -> float:
-    """An upper bound of max ||A x||_p / ||x||_p."""
+    """An upper bound of max ||A x||_p / ||x||_p, where A is the matrix of the layer."""
     if p == 2.0:
         if isinstance(layer, Dense):
             return float(torch.linalg.matrix_norm(layer.weight, 2)) * SAFETY
@@ -64,7 +65,7 @@ def lipschitz(graph: Graph, objectives: torch.Tensor, p: float) -> Floats:
         given = [constants[parent] for parent in node.parents]
         operation = node.operation
         if isinstance(operation, Affine):
-            # The last matrix is not needed as such: its rows are taken together with the objectives below.
+            # The norm of the last matrix is not needed: the matrix is multiplied by the objectives below.
             constants.append(given[0] if node is last else given[0] * operator_norm(operation, p))
         elif isinstance(operation, Sum):
             constants.append(sum(abs(sign) * value for sign, value in zip(operation.signs, given, strict=True)))

@@ -1,9 +1,10 @@
 """Searches for the largest radius at which lower bounds of margins are positive, for many inputs at once.
 
-The lower bound m(r) of a margin equals the margin at r = 0 and decreases with r. The loss, margin - m(r), is close to a
-power of r. So log r is interpolated as a function of log(loss), and evaluated where the loss equals the margin, which
-is the root of m. The last two evaluations lie a precision apart. Six evaluations, each a pass through the network,
-usually give a precision of 1e-3, where bisection takes twelve.
+The lower bound m(r) of a margin over the ball of radius r equals the margin at r = 0 and decreases with r. The loss,
+margin - m(r), is approximately a power of r. So log r is interpolated as a function of log(loss), and m is evaluated
+where the loss should equal the margin, which is the root of m. The search ends when the largest radius with m > 0 and
+the smallest one with m <= 0 differ by the precision. A precision of 1e-3 usually takes six evaluations, each of them a
+pass through the network, where bisection takes twelve.
 """
 
 from __future__ import annotations
@@ -18,21 +19,27 @@ from cleverscore.certificates.request import Floats
 from cleverscore.threads import pool
 
 MOST_EVALUATIONS = 60
-LOOSER = (
-    0.7  # per bend; measured on the shipped networks: the radius is 0.5 of margin / gradient for one, 0.09 for eight
-)
-GROWTH = 4.0  # a radius that held is raised at most so much at once
-STRIDE = 3.0  # and by how much steps grow that do not end a search
+# The first guess is margin / slope times this for every activation. On the shipped networks the radius is 0.5 of
+# margin / slope with one activation and 0.09 of it with eight.
+LOOSER = 0.7
+GROWTH = 4.0  # while no radius has failed, a radius that held is multiplied by at most this
+STRIDE = 3.0  # the factor by which steps away from an end of the bracket grow while they do not end the search
 
 
 @dataclass
 class RadiusSearch:
     """The search for one radius at which the bounds of several targets are all positive.
 
-    margins   (T,): m(0).
-    slopes    (T,): -m'(0), for the first guess only; any positive number gives a valid result.
-    depth     number of activations between input and output, for the first guess.
-    best      (T,): the largest evaluated radius at which each bound is positive.
+    margins         (T,): the margins at the input, m(0).
+    slopes          (T,): how fast each bound decreases at r = 0, -m'(0). For guesses only: any positive numbers give a
+                    valid result.
+    limit           the largest radius that is tried.
+    precision       the relative precision of the radius.
+    depth           number of activations between input and output, for the first guess.
+    low, high       the bracket: the largest radius at which all bounds were positive, the smallest at which one was
+                    not.
+    best            (T,): for each target, the largest evaluated radius at which its bound was positive.
+    evaluations     the radii evaluated so far, each with its bounds (T,).
     """
 
     margins: Floats
@@ -44,8 +51,8 @@ class RadiusSearch:
     high: float = math.inf
     best: Floats = field(init=False)
     evaluations: list[tuple[float, Floats]] = field(default_factory=list)
-    feasible: bool = True  # whether all bounds held at the last evaluation
-    streak: int = 0  # evaluations in a row that ended like it
+    feasible: bool = True  # whether all bounds were positive at the last evaluation
+    streak: int = 0  # the number of last evaluations in a row with this result
 
     def __post_init__(self) -> None:
         self.best = np.zeros_like(self.margins)
@@ -54,7 +61,7 @@ class RadiusSearch:
 
     @property
     def done(self) -> bool:
-        """Whether the radius has the requested precision, or cannot be improved."""
+        """Whether the radius has the requested precision or cannot be improved, or MOST_EVALUATIONS were made."""
         return (
             self.low >= self.limit
             or self.high <= self.low * (1.0 + self.precision)
@@ -65,8 +72,8 @@ class RadiusSearch:
     def next(self) -> float:
         """The radius to evaluate next."""
         guess = min(self._root(target) for target in range(len(self.margins)))
-        # Near an end of the bracket the evaluation that ends the search is a precision away from that end; where that
-        # end only moved on, the interpolation was wrong, and steps grow.
+        # A guess near an end of the bracket is moved to about one precision away from that end: if the root lies
+        # between them, the search is over. If not, that end moves, and the next step is larger.
         step = min(0.95 * self.precision * STRIDE ** max(0, self.streak - 1), GROWTH - 1.0)
         nearest, guess = self.low * (1.0 + step), guess * (1.0 - 0.4 * self.precision)
         if math.isinf(self.high):
@@ -92,7 +99,7 @@ class RadiusSearch:
             self.high = min(self.high, radius)
 
     def _root(self, target: int) -> float:
-        """The radius at which one bound is expected to reach 0."""
+        """The radius at which the bound of one target is expected to reach 0."""
         margin, slope = float(self.margins[target]), float(self.slopes[target])
         points = [
             (math.log((margin - float(bounds[target])) / margin), math.log(radius))
@@ -104,12 +111,12 @@ class RadiusSearch:
             return margin / slope * LOOSER**self.depth
         if len(points) == 1:
             loss, place = points[0]
-            # How much more was lost than the gradient says tells how steep the power is.
+            # The exponent of the power grows with log(loss / (slope * radius)).
             steeper = loss + math.log(margin / slope) - place
             return math.exp(place - loss / (1.0 + 1.5 * max(steeper, 0.0)))
         straight = _interpolated(points[:2])
         root = _interpolated(points)
-        # Three points may bend the wrong way far from all of them.
+        # The parabola through three points is not used where it is far from the straight line through two.
         return math.exp(root if abs(root - straight) < 0.1 else straight)
 
 
@@ -127,7 +134,7 @@ def largest_radii(
 ) -> None:
     """Run all searches to their end on several threads, `together` searches at a time on each.
 
-    `evaluate` returns the bounds of some searches, given by their positions, each at its own radius.
+    `evaluate` gets the positions of some searches and a radius for each, and returns the bounds (T,) of each.
     """
 
     def run(some: list[int]) -> None:

@@ -1,8 +1,9 @@
 """Activations bounded by two lines: slope_low * x + shift_low <= f(x) <= slope_high * x + shift_high on [low, high].
 
-Convex functions: the chord above; below, the tangent at the middle, which leaves the least area. For ReLU that is
-CROWN's rule (slope 1 where high > -low, else 0). S-shaped functions: a chord where it bounds the function, else a
-tangent (Zhang, Weng, Chen, Hsieh & Daniel, NeurIPS 2018). All activations here are monotone.
+A convex function lies below its chord and above its tangent at the middle of the interval, the one with the least area
+between tangent and function. For ReLU this is CROWN's rule (slope 1 where high > -low, else 0). S-shaped functions are
+bounded by a chord where it does not cross the function, else by a tangent (Zhang, Weng, Chen, Hsieh & Daniel, NeurIPS
+2018). All activations here are monotone.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import NamedTuple
 
 import torch
 
-HALVINGS = 60  # of an interval in double precision: to its last bit
-FLAT = 1e-12  # intervals narrower than this, relative to their ends, have no chord worth dividing by
+HALVINGS = 60  # of an interval: enough for the last bit in double precision
+FLAT = 1e-12  # intervals whose width, relative to their ends, is at most this are too narrow to divide by
 
 
 class Lines(NamedTuple):
@@ -36,7 +37,7 @@ class Activation:
         raise NotImplementedError
 
     def lines(self, low: torch.Tensor, high: torch.Tensor) -> Lines:
-        """Lines around f on [low, high]."""
+        """The two lines that bound f on [low, high], elementwise."""
         raise NotImplementedError
 
     def slopes(self, low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,14 +45,17 @@ class Activation:
         raise NotImplementedError
 
     def open(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        """Where tighter bounds would give tighter lines: everywhere, unless f is piecewise linear."""
+        """Mask of elements where a tighter interval would give tighter lines: all, unless f is piecewise linear."""
         return torch.ones_like(low, dtype=torch.bool)
 
 
 def chord(
     f: Callable[[torch.Tensor], torch.Tensor], low: torch.Tensor, high: torch.Tensor, slope: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Slope and shift of the line through (low, f(low)) and (high, f(high)); with `slope` if low and high are equal."""
+    """Slope and shift of the line through (low, f(low)) and (high, f(high)).
+
+    Where low and high are (almost) equal, it is the line through (low, f(low)) with the given slope.
+    """
     width = high - low
     flat = width <= FLAT * (1.0 + low.abs() + high.abs())
     k = torch.where(flat, slope, (f(high) - f(low)) / torch.where(flat, torch.ones_like(width), width))
@@ -59,7 +63,12 @@ def chord(
 
 
 class Convex(Activation):
-    """A convex function with its derivative (any subgradient)."""
+    """A convex function with its derivative (any subgradient).
+
+    lipschitz   the largest slope anywhere.
+    breakpoint  where the two pieces of a piecewise linear function meet; None for other functions.
+    room        how far torch's own function may lie below `function`: the lower line is this much lower.
+    """
 
     def __init__(
         self,
@@ -78,7 +87,7 @@ class Convex(Activation):
         return self.function(x)
 
     def lines(self, low: torch.Tensor, high: torch.Tensor) -> Lines:
-        """Lines around f on [low, high]: a tangent below, the chord above."""
+        """The lines that bound f on [low, high]: a tangent below, the chord above."""
         middle = 0.5 * (low + high)
         slope = self.derivative(middle)
         return Lines(
@@ -88,11 +97,11 @@ class Convex(Activation):
         )
 
     def slopes(self, low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The slopes at low and high, since the derivative of a convex function increases."""
+        """The smallest slope, at low, and the largest, at high: the derivative of a convex function increases."""
         return self.derivative(low), self.derivative(high)
 
     def open(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        """Where tighter bounds would help: for two straight pieces, only intervals with the breakpoint inside."""
+        """Mask of elements where a tighter interval helps: all, or with a breakpoint the intervals that contain it."""
         return (
             super().open(low, high) if self.breakpoint is None else (low < self.breakpoint) & (high > self.breakpoint)
         )
@@ -113,7 +122,7 @@ def leaky_relu(slope: float) -> Convex:
 
 
 def softplus(beta: float) -> Convex:
-    """log(1 + exp(beta x)) / beta; torch returns x itself from beta x = 20 on; the lower line allows for that."""
+    """log(1 + exp(beta x)) / beta. Where beta x > 20, torch returns x itself; the lower line allows for this."""
     return Convex(
         lambda x: torch.logaddexp(beta * x, torch.zeros_like(x)) / beta,
         lambda x: torch.sigmoid(beta * x),
@@ -140,20 +149,24 @@ class Clamp(Activation):
         return x.clamp(self.floor, self.ceiling)
 
     def lines(self, low: torch.Tensor, high: torch.Tensor) -> Lines:
-        """Lines around f on [low, high].
+        """The lines that bound f on [low, high].
 
-        Above f and below it there are two candidates: the horizontal line, and a line through one end of f's graph. The
+        For each of the two there are two candidates: a horizontal line, and a line through one end of f's graph. The
         candidate that is closer to f at the midpoint of the interval is used.
         """
         above = self._above(low, high, self.floor, self.ceiling)
-        # From below: the same picture, turned by half a turn.
+        # The line below f comes from the line above -f(-x), which clamps x between -ceiling and -floor.
         slope, shift = self._above(-high, -low, -self.ceiling, -self.floor)
         return Lines(slope, -shift, *above)
 
     def _above(
         self, low: torch.Tensor, high: torch.Tensor, floor: float, ceiling: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """A line above f: through (low, f(low)) and the ceiling's corner or the right end, or flat at the ceiling."""
+        """Slope and shift of a line above f on [low, high], for the given floor and ceiling.
+
+        It goes through (low, f(low)) and the corner where f reaches the ceiling (or the right end, if that comes
+        first), or is flat at f(high).
+        """
         at_low, at_high = low.clamp(floor, ceiling), high.clamp(floor, ceiling)
         end = torch.minimum(high, torch.full_like(high, ceiling)) if ceiling < float("inf") else high
         width = end - low
@@ -164,13 +177,13 @@ class Clamp(Activation):
         return torch.where(flat, 0.0, slope), torch.where(flat, at_high, shift)
 
     def slopes(self, low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The smallest and the largest slope: 1 where x is between floor and ceiling, else 0."""
+        """The smallest and the largest slope on [low, high]: f has slope 1 between floor and ceiling, else 0."""
         within = (low > self.floor) & (high < self.ceiling)
         touched = (high > self.floor) & (low < self.ceiling)
         return within.to(low.dtype), touched.to(low.dtype)
 
     def open(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-        """Where the interval contains floor or ceiling."""
+        """Mask of intervals that contain the floor or the ceiling."""
         return ((low < self.floor) & (high > self.floor)) | ((low < self.ceiling) & (high > self.ceiling))
 
 
@@ -186,7 +199,7 @@ class Tanh(Activation):
         return self.amplitude * torch.tanh(self.rate * x) + self.centre
 
     def lines(self, low: torch.Tensor, high: torch.Tensor) -> Lines:
-        """Lines around f on [low, high]: those of tanh, scaled and shifted."""
+        """The lines that bound f on [low, high]: those of tanh, scaled and shifted."""
         low, high = self.rate * low, self.rate * high
         upper = _above_tanh(low, high)
         slope, shift = _above_tanh(-high, -low)  # tanh is odd
@@ -194,7 +207,7 @@ class Tanh(Activation):
         return Lines(a * k * slope, -a * shift + c, a * k * upper[0], a * upper[1] + c)
 
     def slopes(self, low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The smallest and largest slope; the slope decreases with the distance from 0."""
+        """The smallest and the largest slope on [low, high]; the slope decreases with the distance from 0."""
         ends = [self.lipschitz / torch.cosh(self.rate * x.clamp(-300.0, 300.0)) ** 2 for x in (low, high)]
         around = (low <= 0) & (high >= 0)
         largest = torch.where(around, torch.full_like(low, self.lipschitz), torch.maximum(*ends))
@@ -206,11 +219,11 @@ def _slope(x: torch.Tensor) -> torch.Tensor:
 
 
 def _above_tanh(low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A line above tanh on [low, high]: the chord if it lies above, else a tangent at a point right of 0."""
+    """Slope and shift of a line above tanh on [low, high]: the chord if it lies above, else a tangent right of 0."""
     line = chord(torch.tanh, low, high, _slope(high))
     use_chord = (high <= 0) | (line[0] <= _slope(high))
-    # The tangent from (low, tanh(low)) touches right of 0; tangents further right lie above it at low, so the upper
-    # end of the last interval is safe.
+    # The tangent through (low, tanh(low)) touches tanh right of 0. Tangents at points further right lie above tanh at
+    # low, so the upper end of the last interval is safe.
     left, right = torch.zeros_like(low), high.clamp_min(0.0)
     for _ in range(HALVINGS):
         place = 0.5 * (left + right)

@@ -1,4 +1,4 @@
-"""The request to a certification method: the margins to certify, the norm, the largest radius and the precision."""
+"""What a certification method is asked for (`CertificateRequest`), and the margins that it has to certify."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from cleverscore.certificates.tracing import Graph
 from cleverscore.inputs.examples import Example
 from cleverscore.models.classifier import Classifier
 
-# A model computes in its own precision: margins below this many units in the last place of its logits prove nothing.
+# A model computes in its own precision: margins below this many units in the last place of the largest
+# logit prove nothing.
 MARGIN_ROUNDING = 8.0
 
 Floats = npt.NDArray[np.float64]
@@ -20,7 +21,15 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class CertificateRequest:
-    """Norm, largest radius, relative precision, and whether only the smallest radius over targets is needed."""
+    """The settings of a certification.
+
+    p           the norm.
+    limit       the largest radius that is tried.
+    precision   the relative precision of the radius.
+    smallest    whether only the smallest radius over the targets of an input is needed.
+    region      "ball" or "box", as in `certify`.
+    workers     number of threads.
+    """
 
     p: float
     limit: float
@@ -43,7 +52,7 @@ def hidden_by_rounding(classifier: Classifier, graph: Graph, examples: list[Exam
 
 
 def margins(classifier: Classifier, graph: Graph, examples: list[Example]) -> list[Floats]:
-    """Margins (T,) of each input, from logits in double precision, less the bound on rounding errors."""
+    """Margins of each input, (T,) for its T targets, from logits in double precision, less `hidden_by_rounding`."""
     logits = graph.forward(stacked(examples))[-1]
     hidden = hidden_by_rounding(classifier, graph, examples)
     return [
@@ -53,7 +62,7 @@ def margins(classifier: Classifier, graph: Graph, examples: list[Example]) -> li
 
 
 def objectives(example: Example, num_classes: int) -> torch.Tensor:
-    """Rows e_c - e_j (T, K), whose products with the logits are the margins."""
+    """Rows (T, K) with 1 for the predicted class and -1 for a target: their products with K logits are the margins."""
     rows = torch.zeros(len(example.targets), num_classes, dtype=torch.float64, device=example.x.device)
     rows[:, example.predicted] = 1.0
     rows[torch.arange(len(example.targets)), list(example.targets)] = -1.0

@@ -1,8 +1,8 @@
 """A classifier as a graph of layers that can be bounded: affine ones, sums, activations and maximum pooling.
 
-The module is traced symbolically. Sizes come from two runs, with one and with two inputs, so that a number that grows
-with the batch (x.view(x.size(0), -1)) is recognised. A layer that cannot be bounded is reported by its path in the
-module.
+The module is traced symbolically by torch.fx. It is also run with one and with two inputs: a number that differs
+between the two runs, such as x.size(0) in x.view(x.size(0), -1), depends on the batch size. A layer that cannot be
+bounded is reported by its path in the module.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from cleverscore.models.classifier import Classifier
 
 @dataclass(frozen=True)
 class Node:
-    """A layer: its operation, its input nodes, the shape of its output and its path in the module."""
+    """A layer: its operation, the positions of its input nodes, the shape of its output, its path in the module.
+
+    The shape is that for one input, without a batch axis.
+    """
 
     operation: Operation | None  # None: the input
     parents: tuple[int, ...]
@@ -39,7 +42,7 @@ class Graph:
 
     @property
     def affine(self) -> tuple[bool, ...]:
-        """Which nodes are affine functions of the input."""
+        """For each node, whether it is an affine function of the input."""
         found: list[bool] = []
         for node in self.nodes:
             linear = node.operation is None or isinstance(node.operation, Affine | Sum | Concat)
@@ -47,7 +50,10 @@ class Graph:
         return tuple(found)
 
     def forward(self, x: torch.Tensor, start: int = 0) -> list[torch.Tensor]:
-        """The values of node `start` and later nodes, from x (n, *shape) at `start`; none may use an earlier node."""
+        """The values of node `start` and of all later nodes when node `start` has the value x (n, *shape).
+
+        No later node may use a node before `start`.
+        """
         values = {start: x}
         for v in range(start + 1, len(self.nodes)):
             node = self.nodes[v]
@@ -64,7 +70,10 @@ class Graph:
 
 
 def trace(classifier: Classifier, shape: tuple[int, ...], dtype: torch.dtype) -> Graph:
-    """The graph of a classifier for inputs of `shape`, computed in `dtype`."""
+    """The graph of a classifier for inputs of `shape` (without a batch axis), with weights and values in `dtype`.
+
+    Raises a CertificateError for a model that cannot be traced, and for a layer that cannot be bounded.
+    """
     try:
         module = copy.deepcopy(classifier.module).to(dtype)
         builder = _Builder(classifier, fx.symbolic_trace(module), shape, dtype)
@@ -112,7 +121,7 @@ class _Builder:
         raise CertificateError(f"the model {self.classifier.name} returns nothing")
 
     def _preprocessing(self) -> int:
-        """(x - mean) / std as the first layer."""
+        """Add (x - mean) / std as the first layer, if the classifier has it; the position of the module's input."""
         shape = self.nodes[0].shape
         classifier = self.classifier
         if classifier.mean is None and classifier.std is None:
@@ -134,14 +143,14 @@ class _Builder:
         return _extrapolated(one, two, batch)
 
     def _filled(self, node: fx.Node, x: Any, batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call, with `x` in place of the argument that depends on the input."""
+        """Positional and named arguments of a call, with `x` in place of each that depends on the input."""
         filled: Any = fx.node.map_arg(
             (node.args, node.kwargs), lambda n: x if n in self.index else self._value(n, batch)
         )
         return tuple(filled[0]), dict(filled[1])
 
     def _add(self, node: fx.Node) -> None:
-        """Add a traced call as a node, or as another name of its argument if it returns the argument unchanged."""
+        """Add a traced call as a node; a call without an operation (dropout) becomes another name of its argument."""
         layer = self.traced.get_submodule(str(node.target)) if node.op == "call_module" else None
         name = type(layer).__name__ if layer is not None else getattr(node.target, "__name__", str(node.target))
 
@@ -189,7 +198,10 @@ class _Builder:
 
 
 def _extrapolated(one: Any, two: Any, batch: int) -> Any:
-    """A value for `batch` inputs, extrapolated from its values for one and for two inputs."""
+    """The value for `batch` inputs: whole numbers, also in a list or tuple, are extrapolated from one and two inputs.
+
+    Any other value is that for one input.
+    """
     if isinstance(one, int) and not isinstance(one, bool):
         return one + (two - one) * (batch - 1)
     if isinstance(one, tuple | list):
