@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import torch
 import cleverscore as cs
 from cleverscore.errors import InputError
 from cleverscore.reporting.compare import compare
-from cleverscore.reporting.comparison_text import sentence
+from cleverscore.reporting.comparison_text import details, remarks, verdict
 from cleverscore.reporting.findings import findings
+from cleverscore.reporting.html import page as page_module
+from cleverscore.reporting.html.comparison_page import OTHER_COLORS
 from cleverscore.runs.results import StudyConfig
 from cleverscore.runs.store import Store
 from cleverscore.runs.study import Study, fingerprint_model
@@ -183,25 +186,31 @@ def test_attacks_and_certificates_speak_too(tmp_path: Path) -> None:
     (pairing,) = compare(read(a), read(b))
     assert pairing.verdicts == {"score (paper)": 1, "best attack": 1, "certificate": 1} and pairing.verdict == 1
     assert pairing.change.value == pytest.approx(0.3, abs=0.1) and pairing.change.low > 0.0
-    words = sentence(pairing)
-    for part in ("score (paper)", "best attack", "certificate", "robust accuracy at epsilon", "attacked"):
-        assert part in words
+    assert verdict(pairing).startswith("B is more robust than A in the l2 norm: B's mean score (paper) is 3")
+    assert verdict(pairing).count(".") < 6 and remarks(pairing) == []  # one sentence
+    lines = details(pairing)
+    assert [line.split(":")[0] for line in lines[:3]] == ["score (paper)", "best attack", "certificate"]
+    assert lines[3].startswith("robust accuracy at epsilon") and "attacked" in lines[3]
     # Attacks that say the opposite of the scores: neither is called more robust.
     against = replace(pairing.further[0], difference=replace(pairing.further[0].difference, verdict=-1))
     contradicted = replace(pairing, further=(against, *pairing.further[1:]))
-    assert contradicted.verdict == 0 and "gradients may be masked" in sentence(contradicted)
+    assert contradicted.verdict == 0 and "gradients may be masked" in remarks(contradicted)[0]
+    assert "the score (paper) and the certificate speak for B, the best attack for A" in verdict(contradicted)
     # Scores that cannot tell, and attacks that can.
     silent = replace(pairing, difference=replace(pairing.difference, verdict=0), further=pairing.further[:1])
-    assert silent.verdict == 1 and ". The score (paper) alone would not tell." in sentence(silent)
+    assert silent.verdict == 1 and remarks(silent) == ["The score (paper) alone would not tell."]
+    assert "B's mean distance of the best attack is " in verdict(silent)
 
 
 def test_noise_alone_between_different_models_cannot_be_told(tmp_path: Path) -> None:
     a = made_run(tmp_path / "a", inputs=40, model="a", noise_seed=1)
     b = made_run(tmp_path / "b", inputs=40, model="b", noise_seed=2)
     for pairing in compare(read(a), read(b)):
-        words = sentence(pairing)
+        words = verdict(pairing)
         assert pairing.verdict == 0 and words.startswith("It cannot be told whether B is more robust than A")
-        assert "would be told by about" in words or "would not be told" in words
+        assert "B's mean score (paper) is " in words and "interval" in words
+        (advice,) = remarks(pairing)
+        assert "would be told by about" in advice or "would not be told" in advice
 
 
 def test_inputs_of_one_run_only_are_counted(tmp_path: Path) -> None:
@@ -218,19 +227,19 @@ def test_inputs_of_one_run_only_are_counted(tmp_path: Path) -> None:
 def test_runs_that_measure_different_things_are_refused(tmp_path: Path) -> None:
     a = made_run(tmp_path / "a")
     for name, options, words in (
-        ("b", {"targets": "runner_up"}, "targets"),
-        ("c", {"norms": ("1",)}, "no norm in common"),
+        ("b", {"targets": "runner_up"}, f"{a} has targets untargeted and {tmp_path / 'b'} has targets runner_up"),
+        ("c", {"norms": ("1",)}, f"no norm in common ({a} has l2, linf; {tmp_path / 'c'} has l1)"),
     ):
         other = made_run(tmp_path / name, **options)
         done = cleverscore("compare", a, other)
-        assert done.returncode == 2 and words in done.stderr
+        assert done.returncode == 2 and words in done.stderr, done.stderr
     assert cleverscore("compare", a).returncode == 2
 
 
 def test_other_data_are_named(tmp_path: Path) -> None:
     a = made_run(tmp_path / "a", data="digits.npz")
     for name, data, words in (
-        ("b", "letters.npz", "the first is of the data digits.npz and the second of letters.npz"),
+        ("b", "letters.npz", f"{a} is of the data digits.npz and {tmp_path / 'b'} of letters.npz"),
         ("c", "digits.npz", "both are of the data digits.npz, whose content changed between them"),
     ):
         other = made_run(tmp_path / name, data=data)
@@ -244,12 +253,12 @@ def test_equal_scores_are_called_equal(tmp_path: Path) -> None:
     a = made_run(tmp_path / "a", model="a", norms=("2",))
     b = made_run(tmp_path / "b", model="b", norms=("2",))
     done = cleverscore("compare", a, b, "--out", tmp_path / "page.html")
-    verdict = "A and B have equal scores (paper) on all 12 inputs"
-    assert f"{verdict} in the l2 norm: B's score (paper) equals that of A on all 12 inputs, mean" in done.stdout
+    words = "A and B have equal scores (paper) on all 12 inputs in the l2 norm."
+    assert f"{words}\n- score (paper): equal on all 12 inputs, mean" in done.stdout
     assert "cannot be told" not in done.stdout and "changed most" not in done.stdout
-    assert f"<strong>{verdict}.</strong>" in (tmp_path / "page.html").read_text()
-    same = cleverscore("compare", a, a).stdout
-    assert verdict in same and same.rstrip().endswith("They are the same model.")
+    page = (tmp_path / "page.html").read_text()
+    assert "<strong>A and B have equal CLEVER scores on all 12 inputs in the l2 norm.</strong>" in page
+    assert f"{words}\n- They are the same model.\n" in cleverscore("compare", a, a).stdout
 
 
 def test_inputs_that_did_not_change_are_not_listed(tmp_path: Path) -> None:
@@ -280,19 +289,93 @@ def test_the_page_of_a_comparison(tmp_path: Path) -> None:
     with Browser(tmp_path / "profile") as browser:
         browser.open(page.as_uri())
         assert browser.run("document.querySelectorAll('#pairs svg[role=img]').length") == 4
-        # The verdict comes first, drawn from scores, attacks, certificates and robust accuracy.
-        verdict = browser.run("document.querySelector('.card .verdict').textContent")
-        assert verdict.startswith("B is more robust than A, by CLEVER score, best attack, certified radius.")
-        assert "Robust accuracy at epsilon" in verdict
+        # The verdict comes first, as one sentence; robust accuracy is in the list below it.
+        words = browser.run("document.querySelector('.card .verdict').textContent")
+        assert words.startswith("B is more robust than A in the l2 norm: B's mean CLEVER score is ")
+        assert words.count(" is ") == 2 and words.endswith("%).")
+        listed = browser.run(
+            "[...document.querySelectorAll('.card:first-child .verdict + ul li')].map(e => e.textContent)"
+        )
+        assert len(listed) == 1 and listed[0].startswith("Robust accuracy at epsilon")
         rows = browser.run(
             "[...document.querySelectorAll('.card .measures tbody tr')].map(r => r.cells[0].textContent)"
         )
         assert rows == ["CLEVER", "best attack", "certified"] * 2
         # The curves of both runs lie over each other: three lines each.
         assert browser.run("document.querySelectorAll('.robust svg[role=img] path').length") == 12
-        assert browser.run("document.querySelectorAll('.robust path[stroke-dasharray]').length") == 6
+        # A colour for each model, a style for each kind of line; the keys and the scatter plots say the same.
+        each = "e => [e.getAttribute('stroke'), e.getAttribute('stroke-dasharray')]"
+        drawn = [tuple(one) for one in browser.run(f"[...document.querySelectorAll('.robust > svg path')].map({each})")]
+        keys = [tuple(one) for one in browser.run(f"[...document.querySelectorAll('.robust .key line')].map({each})")]
+        assert sorted(map(str, drawn)) == sorted(map(str, keys)) and len(set(drawn)) == 6
+        assert {color for color, _ in drawn} == {"var(--model-0)", "var(--model-1)"}
+        assert len({dash for _, dash in drawn}) == 3
+        points = "[...new Set([...document.querySelectorAll('.pair svg circle')].map(e => e.getAttribute('fill')))]"
+        assert browser.run(points) == ["var(--model-1)"]
+        marks = "[...document.querySelectorAll('header .model')].map(e => [e.textContent, e.className])"
+        assert browser.run(marks) == [["A", "model model-0"], ["B", "model model-1"]]
         assert browser.run("document.querySelectorAll('#pairs tbody tr').length") == 10
         assert browser.run("document.querySelectorAll('canvas').length") == 10
         assert browser.run("document.querySelectorAll('header b').length") == 0
         assert "B is more robust than A" in browser.run("document.body.innerText")
         assert browser.troubles() == [] and browser.requests() == [page.as_uri()]
+
+
+def test_a_comparison_fits_a_narrow_window(tmp_path: Path) -> None:
+    a = add_bounds(made_run(tmp_path / "a", inputs=30, model="package.module:" + "factory" * 9, noise_seed=1))
+    b = add_bounds(made_run(tmp_path / "b", inputs=30, model="b", noise_seed=2, factor=1.3))
+    page = tmp_path / "page.html"
+    assert cleverscore("compare", a, b, "--out", page).returncode == 0
+    with Browser(tmp_path / "profile") as browser:
+        for width in (390, 800, 1440):
+            browser.open(page.as_uri(), width=width)
+            assert browser.run("document.documentElement.scrollWidth") <= width
+            assert cut_tables(browser) == []
+            # The measures are read in full, without scrolling.
+            cells = "[...document.querySelectorAll('.measures td')].map(e => e.getBoundingClientRect().right)"
+            assert max(browser.run(cells)) <= width
+
+
+def cut_tables(browser: Browser) -> list[str]:
+    """Tables of which a part can be neither seen nor scrolled to: wider than all that contains them lets them be."""
+    return browser.run(
+        """[...document.querySelectorAll('table')].filter(table => {
+            for (let box = table.parentElement; box !== document.body; box = box.parentElement) {
+                const room = getComputedStyle(box).overflowX;
+                if (room === 'auto' || room === 'scroll') return box.getBoundingClientRect().right > innerWidth;
+            }
+            return table.getBoundingClientRect().right > innerWidth;
+        }).map(table => table.textContent.slice(0, 60))"""
+    )
+
+
+def test_the_colors_of_models_can_be_told_apart_with_any_colour_vision() -> None:
+    """A's colour and that of each other run, as seen with the three kinds of dichromacy (Machado et al., 2009)."""
+    style = (Path(page_module.__file__).parent / "page.css").read_text()
+    starts = [style.index(":root {"), style.index(':root[data-theme="dark"] {')]
+    for start in starts:
+        colors = dict(re.findall(r"--(model-\d|paper): (#\w{6});", style[start : style.index("}", start)]))
+        first = colors["model-0"]
+        assert len(colors) == 2 + OTHER_COLORS and all(color in style for color in colors.values())
+        for name, color in colors.items():
+            if name not in ("model-0", "paper"):
+                for vision in VISIONS.values():
+                    assert np.linalg.norm(lab(first, vision) - lab(color, vision)) > 30.0, (name, vision)
+
+
+VISIONS = {
+    "all colours": np.eye(3),
+    "no red": np.array([[0.1523, 1.0526, -0.2049], [0.1145, 0.7863, 0.0992], [-0.0039, -0.0481, 1.0520]]),
+    "no green": np.array([[0.3673, 0.8606, -0.2280], [0.2801, 0.6725, 0.0474], [-0.0118, 0.0429, 0.9689]]),
+    "no blue": np.array([[1.2555, -0.0767, -0.1788], [-0.0784, 0.9308, 0.1476], [0.0047, 0.6914, 0.3039]]),
+}
+
+
+def lab(color: str, vision: np.ndarray) -> np.ndarray:
+    """A colour in CIELAB, where the just noticeable difference is about 2.3."""
+    parts = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = vision @ np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    xyz = to_xyz @ np.clip(linear, 0.0, 1.0) / np.array([0.9505, 1.0, 1.089])
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])

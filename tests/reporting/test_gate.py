@@ -140,6 +140,8 @@ def useless(name: str) -> torch.nn.Module:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             if name == "constant":
                 return x @ (0.0 * self.weight) + torch.tensor([9.0, 0.0, 0.0, 0.0, 0.0])
+            if name == "near":
+                return x @ (self.weight + 0.5 * self.weight.roll(1, dims=1))
             if name == "random":
                 generator = torch.Generator().manual_seed(3)
                 return x @ torch.randn(5, 5, generator=generator)
@@ -274,6 +276,68 @@ def test_attacks_of_runs_with_other_bounds_are_not_compared(tmp_path: Path) -> N
     assert score.startswith("PASS: l2 mean score (paper)") and words in score
     assert attack.startswith("UNDECIDED: l2 mean of the best attack") and words in attack
     assert "input bounds" not in cleverscore("gate", boxed, "--baseline", boxed, "--max-drop", "50%").stderr
+
+
+@pytest.fixture(scope="module")
+def methods(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs of the same 12 points by different methods; the classifier "near" is less robust than "right"."""
+    folder = tmp_path_factory.mktemp("methods")
+    labels = np.arange(12) % 5
+    points = (np.eye(5)[labels] + np.random.default_rng(0).uniform(-0.1, 0.1, (12, 5))).astype(np.float32)
+    for name, model, method in (
+        ("both", "right", "paper,sharp"),
+        ("turned", "right", "sharp,paper"),
+        ("sampled", "right", "paper"),
+        ("sampled-near", "near", "paper"),
+        ("searched", "right", "sharp"),
+        ("searched-near", "near", "sharp"),
+        ("slopes", "right", "slope,paper"),
+    ):
+        config = StudyConfig(
+            model, "points", blocks=16, block_size=4, method=method, model_fingerprint=model, data_fingerprint="points"
+        )
+        study = Study(config, cs.Classifier(useless(model), bounds=(-1.0, 2.0)), points, labels, range(12))
+        with study.open_store(folder / name) as store:
+            study.run(store)
+    return {path.name: path for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("run", "baseline", "method", "words"),
+    [
+        ("searched-near", "both", "sharp", "the baseline has paper and sharp, this run sharp"),
+        ("searched-near", "turned", "sharp", "the baseline has sharp and paper, this run sharp"),
+        ("sampled-near", "both", "paper", "the baseline has paper and sharp, this run paper"),
+        ("sampled-near", "slopes", "paper", "the baseline has slope and paper, this run paper"),
+    ],
+)
+def test_runs_of_other_methods_are_compared_by_what_both_have(
+    methods: dict[str, Path], run: str, baseline: str, method: str, words: str
+) -> None:
+    options = ["--baseline", methods[baseline]]
+    done = cleverscore("gate", methods[run], *options)
+    assert done.returncode == 1 and done.stdout.startswith("FAIL"), done.stderr
+    assert f"this run's mean score ({method}) is " in done.stderr, done.stderr
+    assert f"; judged by {method}, which both runs have ({words})" in done.stderr
+    drop = cleverscore("gate", methods[run], *options, "--max-drop", "10%")
+    assert drop.returncode == 1 and f"FAIL: l2 mean score ({method}), drop" in drop.stderr and words in drop.stderr
+    # The other way round, and of the same model.
+    assert cleverscore("gate", methods[baseline], "--baseline", methods[run]).stdout.startswith("PASS")
+    compared = cleverscore("compare", methods[baseline], methods[run]).stdout
+    assert f"compared by {method} in norm 2, which both have" in compared and "A is more robust than B" in compared
+
+
+def test_equal_methods_in_another_order_need_no_remark(methods: dict[str, Path]) -> None:
+    done = cleverscore("gate", methods["turned"], "--baseline", methods["both"])
+    assert done.stdout.startswith("PASS") and "judged by" not in done.stderr, done.stderr
+
+
+def test_runs_without_a_common_method_are_refused_by_name(methods: dict[str, Path]) -> None:
+    for command in (["gate", methods["sampled"], "--baseline"], ["compare", methods["sampled"]]):
+        done = cleverscore(*command, methods["searched"])
+        assert done.returncode == 2 and "no method in common" in done.stderr, done.stderr
+        assert f"{methods['sampled']} has paper" in done.stderr and f"{methods['searched']} has sharp" in done.stderr
+        assert " first" not in done.stderr and "second" not in done.stderr
 
 
 def test_robust_accuracy_is_proved_estimated_or_refuted(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from cleverscore.tails.paired_tests import FEWEST, Difference, difference, relat
 
 Array = npt.NDArray[np.float64]
 
-MUST_AGREE = ("targets", "method", "region", "radius")
+MUST_AGREE = ("targets", "region", "radius")
 LEAST_HALF = 10  # blocks: a fit to fewer says nothing about its noise
 ATTACK, CERTIFICATE = "best attack", "certificate"
 
@@ -79,7 +79,7 @@ def finite(first: Array, second: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One measure of two runs, paired over inputs: scores of another method, attacks or certificates."""
+    """One measure of two runs, paired over inputs: scores of a method, attacks or certificates."""
 
     kind: str
     first: Array
@@ -101,7 +101,8 @@ class Pairing:
     bounds          the input bounds of the two runs, None for a run without bounds.
     same_model      whether both runs are of the same weights.
     capped          number of inputs with at least one score capped at the radius.
-    method          the method of the scores.
+    method          the method of the scores: one that both runs have.
+    methods         all methods of the first and of the second run.
     change          the change of the mean score.
     further         other measures that both runs have: scores of another method, best attacks, certificates.
     curves          robust accuracy of the two runs, over the inputs that are compared.
@@ -120,9 +121,16 @@ class Pairing:
     capped: int
     misclassified: tuple[int, int]
     method: str
+    methods: tuple[tuple[str, ...], tuple[str, ...]]
     change: Change
     further: tuple[Evidence, ...]
     curves: tuple[RobustAccuracy, RobustAccuracy] | None
+
+    @property
+    def measures(self) -> tuple[Evidence, ...]:
+        """All measures, the scores first."""
+        scores = Evidence(f"score ({self.method})", self.first, self.second, self.difference, self.change)
+        return scores, *self.further
 
     @property
     def verdict(self) -> int:
@@ -133,10 +141,12 @@ class Pairing:
     @property
     def verdicts(self) -> dict[str, int]:
         """The verdict of each measure alone."""
-        return {
-            f"score ({self.method})": self.difference.verdict,
-            **{each.kind: each.difference.verdict for each in self.further},
-        }
+        return {each.kind: each.difference.verdict for each in self.measures}
+
+    @property
+    def contradict(self) -> bool:
+        """Whether one measure favours the first model and another the second."""
+        return set(self.verdicts.values()) >= {-1, 1}
 
     @property
     def same_scores(self) -> bool:
@@ -147,6 +157,11 @@ class Pairing:
     def same_bounds(self) -> bool:
         """Whether both runs have the same input bounds; if not, their attacks are not compared."""
         return self.bounds[0] == self.bounds[1]
+
+    @property
+    def same_methods(self) -> bool:
+        """Whether both runs have the same methods, in any order."""
+        return set(self.methods[0]) == set(self.methods[1])
 
     @property
     def both_attacked(self) -> bool:
@@ -175,54 +190,86 @@ def compare(
 ) -> list[Pairing]:
     """Compare two runs in every norm; `tests` is the number of comparisons that must hold together at `level`.
 
-    An input that a model misclassifies has score 0 for that model; with `exclude_misclassified` it is left out.
+    Runs with different methods are compared by those that both have: see `common_method`. An input that a model
+    misclassifies has score 0 for that model; with `exclude_misclassified` it is left out.
     """
-    _check(first, second)
+    common = _comparable(first, second)
     same_model = bool(first.config.model_fingerprint) and (
         first.config.model_fingerprint == second.config.model_fingerprint
     )
-    others = {norm.p: norm for norm in second.norms}
-    common = [(norm, others[norm.p]) for norm in first.norms if norm.p in others]
-    if not common:
-        raise InputError(
-            f"the runs have no norm in common ({_norms(first)}; {_norms(second)}); score one of them again with --norm"
-        )
     share = (1.0 - level) / (tests * len(common))
     return [
         _pairing(first, second, one, other, 1.0 - share, same_model, exclude_misclassified) for one, other in common
     ]
 
 
+def common_method(first: Findings, second: Findings) -> str:
+    """The method by which two runs are compared: the main method of one that the other has too, else the first of both.
+
+    The main method is the first that searches, since its scores are nearer to the true distances.
+    """
+    both = [method for method in first.config.methods if method in second.config.methods]
+    if not both:
+        raise InputError(
+            f"the runs cannot be compared: they have no method in common ({_methods_of(first)}; "
+            f"{_methods_of(second)}); score one of the models again with a --method of the other"
+        )
+    mains = [found.norms[0].method for found in (first, second)]
+    return next((method for method in mains if method in both), both[0])
+
+
+def _methods_of(found: Findings) -> str:
+    return f"{found.folder} has {listed(found.config.methods)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as text.
+
+    >>> listed(["paper"]), listed(["paper", "sharp"]), listed(["paper", "sharp", "slope"])
+    ('paper', 'paper and sharp', 'paper, sharp and slope')
+    """
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+
+
 def _norms(found: Findings) -> str:
-    return ", ".join(norm.name for norm in found.norms)
+    return f"{found.folder} has {', '.join(f'l{norm.name}' for norm in found.norms)}"
 
 
-def _check(first: Findings, second: Findings) -> None:
-    """Raise an error if the two runs have different settings or data."""
+def _comparable(first: Findings, second: Findings) -> list[tuple[NormFindings, NormFindings]]:
+    """The results of both runs in each norm that both have, judged by the same method.
+
+    Raises an error if the runs have different data or settings.
+    """
+    names = first.folder, second.folder
     if first.config.data_fingerprint != second.config.data_fingerprint:
         one, other = first.config.data, second.config.data
-        data = f"the first is of the data {one} and the second of {other}, and their contents differ"
+        data = f"{names[0]} is of the data {one} and {names[1]} of {other}, and their contents differ"
         if one == other:
             data = f"both are of the data {one}, whose content changed between them"
         raise InputError(f"the runs cannot be compared: {data}; score both models on the same data")
     if first.config.region != "ball" and bounds_of(first) != bounds_of(second):
         raise InputError(
-            f"the runs cannot be compared: {bounds_words(bounds_of(first), bounds_of(second))}, and scores in the "
-            f"region {first.config.region} depend on them; score both models with the same --bounds"
+            f"the runs cannot be compared: {bounds_words(bounds_of(first), bounds_of(second), names)}, and scores in "
+            f"the region {first.config.region} depend on them; score both models with the same --bounds"
+        )
+    method = common_method(first, second)
+    others = {norm.p: norm.judged_by(method) for norm in second.norms}
+    common = [(norm.judged_by(method), others[norm.p]) for norm in first.norms if norm.p in others]
+    if not common:
+        raise InputError(
+            f"the runs cannot be compared: they have no norm in common ({_norms(first)}; {_norms(second)}); score one "
+            "of the models again with --norm"
         )
     for name in MUST_AGREE:
         one, other = (getattr(found.config, name) for found in (first, second))
         if name == "radius":
-            common = {norm.name for norm in first.norms} & {norm.name for norm in second.norms}
-            one, other = (
-                radii_text({norm.name: norm.radius for norm in found.norms if norm.name in common})
-                for found in (first, second)
-            )
+            one, other = (radii_text({pair[k].name: pair[k].radius for pair in common}) for k in (0, 1))
         if one != other:
             raise InputError(
-                f"the runs cannot be compared: {name.replace('_', ' ')} is {one} in the first and {other} in the "
-                "second; score one of them again with the setting of the other"
+                f"the runs cannot be compared: {names[0]} has {name} {one} and {names[1]} has {name} {other}; score "
+                "one of the models again with the setting of the other"
             )
+    return common
 
 
 def bounds_of(found: Findings) -> tuple[float, float] | None:
@@ -234,7 +281,7 @@ def bounds_of(found: Findings) -> tuple[float, float] | None:
 def bounds_words(
     first: tuple[float, float] | None,
     second: tuple[float, float] | None,
-    names: tuple[str, str] = ("the first", "the second"),
+    names: tuple[str, str],
 ) -> str:
     """The input bounds of two runs as text.
 
@@ -261,7 +308,10 @@ def _pairing(
     both = [(mine[i], theirs[i]) for i in mine if i in theirs]
     if not both:
         reason = first.unfinished or second.unfinished or "score the same rows of the data"
-        raise InputError(f"the runs have no input in common in the l{one.name} norm; {reason}")
+        raise InputError(
+            f"the runs cannot be compared: {first.folder} and {second.folder} have no input in common in the "
+            f"l{one.name} norm; {reason}"
+        )
     used = [
         pair
         for pair in both
@@ -288,6 +338,7 @@ def _pairing(
         capped=sum(pair[0].capped or pair[1].capped for pair in used),
         misclassified=(sum(a.correct is False for a, _ in used), sum(b.correct is False for _, b in used)),
         method=one.method,
+        methods=(first.config.methods, second.config.methods),
         change=Change.between(scores[:, 0], scores[:, 1], level),
         further=tuple(
             Evidence(kind, a, b, difference(*finite(a, b), level=level), Change.between(a, b, level))

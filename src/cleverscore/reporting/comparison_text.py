@@ -7,51 +7,71 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cleverscore.reporting.compare import Change, Pairing, bounds_words
+from cleverscore.reporting.compare import ATTACK, CERTIFICATE, Evidence, Pairing, bounds_words, listed
 from cleverscore.reporting.findings import Findings
 from cleverscore.reporting.robust_accuracy import ATTACKED, KINDS
 from cleverscore.scores.text_table import number, table
-from cleverscore.tails.paired_tests import Difference
+from cleverscore.tails.paired_tests import FEWEST, Difference
 
 MOST_CAPPED = 0.2  # share of pairs cut at the radius above which a comparison is warned of
 
 
-def sentence(pairing: Pairing, names: tuple[str, str] = ("A", "B")) -> str:
-    """The verdict as a sentence: which model is more robust, by which measures; if undecided, what would decide it."""
-    found, (first, second) = pairing.difference, names
-    if found.count == 0:
-        return (
-            f"It cannot be told whether {second} is more robust than {first} in the l{pairing.norm} norm: no input has "
-            "a score in both that counts."
-        )
-    seen = _seen(found, pairing.change, names, f"score ({pairing.method})")
-    more = "".join(f"; {_seen(each.difference, each.change, names, each.kind)}" for each in pairing.further)
-    curve = curve_words(pairing, names)
-    seen += more + (f"; {curve}" if curve else "")
+def verdict(pairing: Pairing, names: tuple[str, str] = ("A", "B")) -> str:
+    """The verdict as one sentence: which model is more robust and by how much, or why it cannot be told."""
+    first, second = names
     asked = f"whether {second} is more robust than {first} in the l{pairing.norm} norm"
+    if pairing.difference.count == 0:
+        return f"It cannot be told {asked}: no input has a score in both that counts."
     if pairing.verdict:
         better, worse = (second, first) if pairing.verdict > 0 else (first, second)
-        silent = [kind for kind, verdict in pairing.verdicts.items() if not verdict]
-        alone = f" {_capital(_listed(silent))} alone would not tell." if silent else ""
-        return f"{better} is more robust than {worse} in the l{pairing.norm} norm: {seen}.{alone}"
-    contradict = set(pairing.verdicts.values()) >= {-1, 1}
-    if pairing.same_scores and (pairing.same_model or not contradict):
-        model = " They are the same model." if pairing.same_model else ""
-        return f"{equal_words(pairing, names)} in the l{pairing.norm} norm: {seen}.{model}"
+        speaking = next(each for each in pairing.measures if each.difference.verdict)
+        return f"{better} is more robust than {worse} in the l{pairing.norm} norm: {_how_much(speaking, names)}."
+    if pairing.same_scores and (pairing.same_model or not pairing.contradict):
+        equal = f"{first} and {second} have equal scores ({pairing.method})"
+        return f"{_capital(equal)} on all {len(pairing.ids)} inputs in the l{pairing.norm} norm."
     if pairing.same_model:
+        return f"It cannot be told {asked}, and no run will tell: they are the same model."
+    if pairing.contradict:
+        for_second, for_first = ([kind for kind, says in pairing.verdicts.items() if says == side] for side in (1, -1))
+        speak = "speaks" if len(for_second) == 1 else "speak"
         return (
-            f"It cannot be told {asked}, and no run "
-            f"will tell: they are the same model. What differs is the noise of sampling: {seen}."
+            f"It cannot be told {asked}: {_listed(for_second)} {speak} for {second}, {_listed(for_first)} for {first}."
         )
-    if contradict:
-        sides = {
-            side: _listed([kind for kind, verdict in pairing.verdicts.items() if verdict == side]) for side in (1, -1)
-        }
-        return (
-            f"It cannot be told {asked}: {sides[1]} speaks for {second}, {sides[-1]} for {first}. Where scores and "
-            f"attacks contradict, gradients may be masked: run a stronger attack. {_capital(seen)}."
-        )
-    return f"It cannot be told {asked}: {seen}. {_what_would_tell(found)}"
+    return f"It cannot be told {asked}: {_how_much(pairing.measures[0], names)}."
+
+
+def remarks(pairing: Pairing, names: tuple[str, str] = ("A", "B")) -> list[str]:
+    """What belongs to the verdict: its limits, and if it is undecided, what would decide it."""
+    silent = [kind for kind, says in pairing.verdicts.items() if not says]
+    if pairing.difference.count == 0:
+        return []
+    if pairing.verdict:
+        return [f"{_capital(_listed(silent))} alone would not tell."] if silent else []
+    if pairing.same_model:
+        return ["They are the same model." if pairing.same_scores else "What differs is the noise of sampling."]
+    if pairing.contradict:
+        return ["Where scores and attacks contradict, gradients may be masked: run a stronger attack."]
+    return [] if pairing.same_scores else [_what_would_tell(pairing.difference)]
+
+
+def details(pairing: Pairing, names: tuple[str, str] = ("A", "B")) -> list[str]:
+    """What the verdict rests on: a line for each measure, and robust accuracy at one epsilon."""
+    lines = [_seen(each, names) for each in pairing.measures if each.difference.count]
+    return [*lines, *filter(None, [curve_words(pairing, names)])]
+
+
+def _how_much(measure: Evidence, names: tuple[str, str]) -> str:
+    """The relative change of the mean of a measure, with its interval."""
+    first, second = names
+    lengths = {ATTACK: "mean distance of the best attack", CERTIFICATE: "mean certified radius"}
+    of, change = lengths.get(measure.kind, f"mean {measure.kind}"), measure.change
+    if math.isnan(change.value):
+        return f"{second}'s {of} is {number(change.after, 3)}, {first}'s {number(change.before, 3)}"
+    interval = f"no interval with fewer than {FEWEST} inputs"
+    if not math.isnan(change.low):
+        interval = f"{100.0 * change.level:.3g}% interval {change.low:+.1%} to {change.high:+.1%}"
+    more = "lower" if change.value < 0.0 else "higher"
+    return f"{second}'s {of} is {abs(change.value):.1%} {more} than {first}'s ({interval})"
 
 
 def _listed(kinds: Sequence[str]) -> str:
@@ -62,22 +82,13 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def equal_words(pairing: Pairing, names: tuple[str, str]) -> str:
-    """That two runs with equal scores have them, as text."""
-    first, second = names
-    return f"{_capital(first)} and {second} have equal scores ({pairing.method}) on all {len(pairing.ids)} inputs"
-
-
-def _seen(found: Difference, change: Change, names: tuple[str, str], kind: str) -> str:
-    first, second = names
+def _seen(measure: Evidence, names: tuple[str, str]) -> str:
+    found, change, second = measure.difference, measure.change, names[1]
     if found.above == found.below == 0:
-        same = f"{second}'s {kind} equals that of {first} on all {found.count} inputs"
-        return f"{same}, {change.of} {number(change.before, 3)}"
-    percent = f"{100.0 * found.level:.3g}%"
+        return f"{measure.kind}: equal on all {found.count} inputs, {change.of} {number(change.before, 3)}"
     return (
-        f"{second}'s {kind} is larger on {found.above} of {found.count} inputs and smaller on {found.below}, on "
-        f"average by {_signed(found.mean.value)} ({percent} interval {_signed(found.mean.low)} to "
-        f"{_signed(found.mean.high)}; sign test p {found.sign_pvalue:.2g}), {change.words}"
+        f"{measure.kind}: {change.words}; larger for {second} on {found.above} of {found.count} inputs, smaller on "
+        f"{found.below} (sign test p {found.sign_pvalue:.2g})"
     )
 
 
@@ -136,18 +147,17 @@ def comparison_text(runs: Sequence[tuple[str, Findings]], pairings: Sequence[Seq
     rows = []
     for letter, of_run in zip(letters[1:], pairings, strict=True):
         for pairing in of_run:
-            own = (f"score ({pairing.method})", pairing.first, pairing.second, pairing.difference, pairing.change)
-            others = [(each.kind, each.first, each.second, each.difference, each.change) for each in pairing.further]
             rows += [
                 [
-                    f"{letter} - A", pairing.norm, kind, str(found.count), number(float(np.median(first))),
-                    number(float(np.median(second))), _signed(found.mean.value),
-                    f"{_signed(found.mean.low)} .. {_signed(found.mean.high)}",
-                    "-" if math.isnan(change.value) else f"{change.value:+.1%}", f"{found.above}:{found.below}",
-                    f"{found.sign_pvalue:.2g}",
+                    f"{letter} - A", pairing.norm, each.kind, str(each.difference.count),
+                    number(float(np.median(each.first))), number(float(np.median(each.second))),
+                    _signed(each.difference.mean.value),
+                    f"{_signed(each.difference.mean.low)} .. {_signed(each.difference.mean.high)}",
+                    "-" if math.isnan(each.change.value) else f"{each.change.value:+.1%}",
+                    f"{each.difference.above}:{each.difference.below}", f"{each.difference.sign_pvalue:.2g}",
                 ]
-                for kind, first, second, found, change in [own, *others]
-                if found.count
+                for each in pairing.measures
+                if each.difference.count
             ]  # fmt: skip
     headers = ["pair", "norm", "measure", "inputs", "median A", "median", "mean diff", "interval", "change",
                "larger:smaller", "sign p"]  # fmt: skip
@@ -163,7 +173,10 @@ def comparison_text(runs: Sequence[tuple[str, Findings]], pairings: Sequence[Seq
                 parts.append(f"changed most, A to {letter}, norm {pairing.norm}: {words}")
     parts += ["", *(f"{words}" for words in notes(pairings, letters[1:]))]
     for letter, of_run in zip(letters[1:], pairings, strict=True):
-        parts += [sentence(pairing, ("A", letter)) for pairing in of_run]
+        for pairing in of_run:
+            names = ("A", letter)
+            parts.append(verdict(pairing, names))
+            parts += [f"- {line}" for line in (*remarks(pairing, names), *details(pairing, names))]
     return "\n".join(parts)
 
 
@@ -187,6 +200,12 @@ def notes(pairings: Sequence[Sequence[Pairing]], letters: Sequence[str]) -> list
                 found.append(
                     f"note: in norm {pairing.norm} {wrong[0]} inputs count as 0 for A and {wrong[1]} for {letter}, "
                     "which misclassifies them; --exclude-misclassified leaves them out"
+                )
+            if not pairing.same_methods:
+                one, other = map(listed, pairing.methods)
+                found.append(
+                    f"note: A has {one}, {letter} has {other}: compared by {pairing.method} in norm {pairing.norm}, "
+                    "which both have"
                 )
             if pairing.unpaired:
                 found.append(

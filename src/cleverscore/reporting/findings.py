@@ -54,6 +54,7 @@ class NormFindings:
     uppers      the best attack's distortion by method, since the targets of their scores may differ; NaN if none was
                 run, infinite if all failed.
     certified   the certified radius, NaN without a certificate.
+    certificates    the certified radius by method, for the same reason.
     targets     the scores of each input for all its target classes.
     """
 
@@ -66,6 +67,7 @@ class NormFindings:
     method: str = ""
     by_method: Mapping[str, tuple[Score | None, ...]] = field(default_factory=dict)
     uppers: Mapping[str, Array] = field(default_factory=dict)
+    certificates: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def upper(self) -> Array:
@@ -79,6 +81,16 @@ class NormFindings:
             if any(score is not None and len(score.maxima) for score in scores):
                 return replace(self, per_input=scores)
         return self
+
+    def judged_by(self, method: str) -> NormFindings:
+        """The same results with the scores and bounds of another method of the run as its main ones."""
+        count = len(self.per_input)
+        per_input = self.by_method.get(method, (None,) * count)
+        known = [score for score in per_input if score is not None]
+        return replace(
+            self, method=method, per_input=per_input, radius=known[0].radius if known else self.radius,
+            certified=self.certificates.get(method, np.full(count, math.nan)),
+        )  # fmt: skip
 
     @property
     def other(self) -> str | None:
@@ -151,6 +163,7 @@ class NormFindings:
             attacks=kept(self.attacks), targets=kept(self.targets),
             by_method={name: kept(per_input) for name, per_input in self.by_method.items()},
             uppers={name: upper[list(keep)] for name, upper in self.uppers.items()},
+            certificates={name: certified[list(keep)] for name, certified in self.certificates.items()},
         )  # fmt: skip
 
     @property
@@ -206,6 +219,7 @@ class Findings:
     ids         the inputs that have a score in at least one norm.
     unfinished  the progress of an unfinished run, as text; None if it is finished.
     excluded    a text that says that misclassified inputs were left out; empty if they are included with score 0.
+    folder      the folder of the run, by which errors name it.
     adversarials    the nearest adversarial input by (input, norm): its distance, its class, its picture.
     methods_remarks     the remarks below the table of a run with several methods.
     """
@@ -222,6 +236,7 @@ class Findings:
     excluded: str = ""
     adversarials: Mapping[tuple[int, str], tuple[float, int, Picture]] = field(default_factory=dict)
     methods_remarks: tuple[str, ...] = ()
+    folder: str = "the run"
 
     @property
     def accuracy(self) -> Share:
@@ -277,6 +292,7 @@ def findings(store: Store, *, maxima: bool = True) -> Findings:
         excluded=_excluded(config, meta),
         adversarials=store.adversarials(),
         methods_remarks=_methods_remarks(bracket),
+        folder=str(store.folder),
     )
 
 
@@ -307,10 +323,12 @@ def _norm(rule: ScoreRule, scores: Scores, bracket: Bracket | None, places: Mapp
         if row.p == p and row.method == method and not takes_smallest(row.target_kind):
             targets[places[row.input]].append(row)
     _, certified, attacks = _bounds(bracket, per_input)
+    bounds = {name: _bounds(bracket, of) for name, of in methods.items()}
     return NormFindings(
         p, rule.radius, tuple(per_input), certified, attacks, tuple(map(tuple, targets)), method,
         {name: tuple(of) for name, of in methods.items()},
-        {name: _bounds(bracket, of)[0] for name, of in methods.items()},
+        {name: upper for name, (upper, _, _) in bounds.items()},
+        {name: lower for name, (_, lower, _) in bounds.items()},
     )  # fmt: skip
 
 

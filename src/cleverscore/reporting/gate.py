@@ -12,8 +12,8 @@ from scipy import stats
 
 from cleverscore.errors import InputError, SettingError
 from cleverscore.norms import numbers_by_norm
-from cleverscore.reporting.compare import Change, Pairing, bounds_words, compare
-from cleverscore.reporting.comparison_text import sentence
+from cleverscore.reporting.compare import Change, Pairing, bounds_words, compare, listed
+from cleverscore.reporting.comparison_text import remarks, verdict
 from cleverscore.reporting.findings import Findings, NormFindings, without_misclassified
 from cleverscore.reporting.robust_accuracy import ATTACKED, CERTIFIED, ESTIMATED, check_norms
 from cleverscore.scores.text_table import number
@@ -134,7 +134,7 @@ def checks(
     """
     for run, name in ((found, "the run"), (baseline, "the baseline")):
         if run is not None and run.unfinished is not None:
-            raise InputError(f"{name} is not finished; repeat its score command first ({run.unfinished})")
+            raise InputError(f"{name} {run.folder} is not finished; repeat its score command first ({run.unfinished})")
     if thresholds.max_drop is not None and baseline is None:
         raise InputError("--max-drop needs a run to compare with: --baseline RUN")
     for limits in (thresholds.min_median, thresholds.min_score, thresholds.max_violations, thresholds.min_robust):
@@ -289,21 +289,25 @@ def _baseline(pairing: Pairing, max_drop: tuple[str, float] | None) -> list[Chec
             made.append(Check(f"{name}, drop against the baseline", Result.UNDECIDED, words))
     else:
         made = [_not_less_robust(pairing)]
-    remarks = ""
+    added = ""
     if pairing.unpaired:
         before, now = pairing.counts
-        remarks += f"; compared on {len(pairing.ids)} of {now} inputs (the baseline has {before})"
+        added += f"; compared on {len(pairing.ids)} of {now} inputs (the baseline has {before})"
+    if not pairing.same_methods:
+        theirs, ours = map(listed, pairing.methods)
+        added += f"; judged by {pairing.method}, which both runs have (the baseline has {theirs}, this run {ours})"
     if not pairing.same_bounds:
         bounds = bounds_words(*pairing.bounds, ("the baseline", "this run"))
-        remarks += f"; {bounds}, so attacks are not compared"
-    return [replace(check, text=check.text.removesuffix(".") + remarks) if remarks else check for check in made]
+        added += f"; {bounds}, so attacks are not compared"
+    return [replace(check, text=check.text.removesuffix(".") + added) if added else check for check in made]
 
 
 def _not_less_robust(pairing: Pairing) -> Check:
     name = f"l{pairing.norm} not less robust than the baseline"
     if pairing.verdict or not (pairing.same_model or pairing.same_scores):
         result = {1: Result.PASS, -1: Result.FAIL, 0: Result.UNDECIDED}[pairing.verdict]
-        return Check(name, result, sentence(pairing, ("the baseline", "this run")))
+        names = ("the baseline", "this run")
+        return Check(name, result, " ".join([verdict(pairing, names), *remarks(pairing, names)]))
     equal = f"equal scores ({pairing.method})"
     return Check(name, Result.PASS, "the model is that of the baseline" if pairing.same_model else equal)
 

@@ -16,7 +16,7 @@ from cleverscore.reporting.findings import Findings, NormFindings
 from cleverscore.reporting.html.adversarial_pictures import adversarial_pictures
 from cleverscore.reporting.html.packing import pack, packed_size
 from cleverscore.reporting.html.terms import TERMS
-from cleverscore.reporting.robust_accuracy import ESTIMATED
+from cleverscore.reporting.robust_accuracy import ESTIMATED, RobustAccuracy
 from cleverscore.runs.thumbnails import shrunk_picture
 from cleverscore.scores.score import Score
 from cleverscore.scores.tables import interval_heading
@@ -68,7 +68,8 @@ def packed(found: Findings, header: dict[str, Any], *, limit: int = LIMIT) -> st
                 "name": norm.name, "radius": norm.radius, "quantiles": quantiles, "kept_targets": kept_targets,
                 "scale": scale, "attacked": bool(np.isfinite(norm.upper).any() or np.isinf(norm.upper).any()),
                 "certified": bool((~np.isnan(norm.certified)).any()), "method": method_words(norm.method),
-                "other": None if norm.other is None else method_words(norm.other), "robust": curve_of(norm), **details,
+                "other": None if norm.other is None else method_words(norm.other), **details,
+                "robust": curve_of(norm.robust_accuracy) if norm.known else None,
             }
         )  # fmt: skip
     header = {
@@ -102,11 +103,8 @@ def method_words(method: str) -> str:
     return "CLEVER" if method == "paper" else method
 
 
-def curve_of(norm: NormFindings) -> dict[str, Any] | None:
+def curve_of(curves: RobustAccuracy) -> dict[str, Any]:
     """Robust accuracy against epsilon for the page: a grid, and the lines with their intervals."""
-    if not norm.known:
-        return None
-    curves = norm.robust_accuracy
     grid = curves.epsilons(CURVE_POINTS)
     lines = []
     for line in curves.lines:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from cleverscore.reporting.compare import Change, Pairing
-from cleverscore.reporting.comparison_text import curve_words, equal_words, letter_of, notes, sentence
+from cleverscore.reporting.compare import CERTIFICATE, Change, Pairing
+from cleverscore.reporting.comparison_text import curve_words, details, letter_of, notes, remarks, verdict
 from cleverscore.reporting.findings import Findings
 from cleverscore.reporting.html.columns import curve_of, method_words
 from cleverscore.reporting.html.packing import pack
@@ -19,6 +20,7 @@ from cleverscore.reporting.html.terms import TERMS, term
 from cleverscore.runs.thumbnails import Picture
 from cleverscore.scores.text_table import number
 
+OTHER_COLORS = 3  # colours of page.css besides that of A; each plot shows A and one other run
 PROGRAMS = ("common.js", "charts.js", "compare.js")
 
 HOW_TO_READ = (
@@ -66,12 +68,11 @@ def comparison_page(
             [place_of[pairing.ids[i]], pairing.ids[i], float(pairing.first[i]), float(pairing.second[i])]
             for i in pairing.changed_most(most)
         ]
-        found = runs[letters.index(letter)][1]
-        curves = [_curve(of, pairing) for of in (first, found)]
+        curves = None if pairing.curves is None else [curve_of(curves) for curves in pairing.curves]
         pairs.append(
             {
-                "letter": letter, "norm": pairing.norm, "most": changed,
-                "robust": None if None in curves else curves, "method": method_words(pairing.method),
+                "letter": letter, "color": color_of(letters.index(letter)), "norm": pairing.norm, "most": changed,
+                "robust": curves, "method": method_words(pairing.method),
             }
         )  # fmt: skip
     header: dict[str, Any] = {"pairs": pairs, "pictures": None, "terms": TERMS}
@@ -80,10 +81,11 @@ def comparison_page(
         order = list(pictures)
         arrays["picture"] = np.array([order.index(i) if i in pictures else -1 for i in sorted(shown)], np.int32)
         arrays["pixels"] = np.stack(list(pictures.values()))
-    verdicts = "".join(_verdict(letter, pairing) for letter, pairing in flat)
-    remarks = "".join(f'<p class="note">{escape(words)}</p>' for words in notes(pairings, letters[1:]))
+    marks = {letter: _mark(letter, place) for place, letter in enumerate(letters)}
+    verdicts = "".join(_verdict(letter, pairing, marks) for letter, pairing in flat)
+    noted = "".join(f'<p class="note">{escape(words)}</p>' for words in notes(pairings, letters[1:]))
     lines = "".join(
-        f'<p class="sub">{escape(letter)}: {escape(name)} ({escape(found.config.model)})</p>'
+        f'<p class="sub">{marks[letter]}: {escape(name)} ({escape(found.config.model)})</p>'
         for letter, (name, found) in zip(letters, runs, strict=True)
     )
     return fill(
@@ -91,57 +93,79 @@ def comparison_page(
         programs=PROGRAMS,
         title=escape(f"Is {'B' if len(runs) == 2 else 'another'} more robust than A?"),
         runs=lines,
-        verdicts=f'<div class="cards">{verdicts}</div>{remarks}',
+        verdicts=f'<div class="cards">{verdicts}</div>{noted}',
         how="".join(f"<div><h3>{escape(name)}</h3><p>{escape(words)}</p></div>" for name, words in HOW_TO_READ),
         footer=footer(),
         data=pack(header, arrays),
     )
 
 
-def _curve(found: Findings, pairing: Pairing) -> dict[str, Any] | None:
-    """Robust accuracy of one of the runs over the inputs that are compared."""
-    norm = next(norm for norm in found.norms if norm.name == pairing.norm)
-    return curve_of(norm.over(pairing.ids)) if pairing.ids else None
+def color_of(place: int) -> int:
+    """The number of the colour of a run: A has the first, each other run another.
+
+    >>> [color_of(place) for place in range(6)]
+    [0, 1, 2, 3, 1, 2]
+    """
+    return 1 + (place - 1) % OTHER_COLORS if place else 0
 
 
-def _verdict(letter: str, pairing: Pairing) -> str:
-    """The verdict on one pair of runs in one norm: which is more robust, a table of measures, and the sentence."""
-    better = {1: f"{letter} is more robust than A", -1: f"A is more robust than {letter}"}
-    title = better.get(pairing.verdict, f"It cannot be told whether {letter} is more robust than A")
-    if not pairing.verdict and pairing.same_scores:
-        title = equal_words(pairing, ("A", letter))
-    if pairing.verdict:
-        speaking = [_kind(kind) for kind, says in pairing.verdicts.items() if says]
-        title += f", by {', '.join(speaking)}"
-    measures = [
-        (f"{method_words(pairing.method)} score", pairing.first, pairing.second, pairing.difference, pairing.change),
-        *((_kind(each.kind), each.first, each.second, each.difference, each.change) for each in pairing.further),
-    ]
-    rows = "".join(
-        f"<tr><td>{term(kind.removesuffix(' score').removesuffix(' radius'))}</td>"
-        f"<td>{_middle(one)}</td><td>{_middle(other)}</td>"
-        f"<td>{escape(_change(change))}</td><td>{found.above} : {found.below}</td>"
-        f"<td>{ {1: escape(letter), -1: 'A', 0: 'cannot tell'}[found.verdict] }</td></tr>"
-        for kind, one, other, found, change in measures
-        if found.count
-    )
-    names = ("measure", "median A", f"median {letter}", "change of the mean", f"larger in {letter} : A", "speaks for")
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+def _mark(letter: str, place: int) -> str:
+    """The letter of a run with its colour."""
+    return f'<span class="model model-{color_of(place)}">{escape(letter)}</span>'
+
+
+def _verdict(letter: str, pairing: Pairing, marks: dict[str, str]) -> str:
+    """The verdict on one pair of runs in one norm: a sentence, what belongs to it as a list, a table of measures."""
+    names = ("A", letter)
+    said = [_readable(line) for line in (*remarks(pairing, names), *filter(None, [curve_words(pairing, names)]))]
+    other = marks[letter]
+    columns = {
+        "measure": "measure", "median A": f"median {marks['A']}", f"median {letter}": f"median {other}",
+        "change of the mean": "change of the mean", f"larger in {letter} : A": f"larger in {other} : {marks['A']}",
+        "speaks for": "speaks for",
+    }  # fmt: skip
+    head = "".join(f'<th scope="col">{marked}</th>' for marked in columns.values())
+    rows = []
+    for each in pairing.measures:
+        found = each.difference
+        if found.count:
+            cells = (
+                term(_kind(each.kind)), _middle(each.first), _middle(each.second), escape(_change(each.change)),
+                f"{found.above} : {found.below}", {1: other, -1: marks["A"], 0: "cannot tell"}[found.verdict],
+            )  # fmt: skip
+            # In a narrow window the rows become blocks, and each cell says what it is.
+            named = [f'<td data-name="{escape(name)}">{cell}</td>' for name, cell in zip(columns, cells, strict=True)]
+            rows.append(f"<tr>{''.join(named)}</tr>")
     table = (
-        f'<div class="scroll"><table class="measures"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+        f'<div class="scroll"><table class="measures"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody>'
+        "</table></div>"
     )
+    in_full = _list([_readable(line) for line in details(pairing, names)])
     return (
-        f'<div class="card wide"><h3>A and {escape(letter)}, l{escape(pairing.norm)} norm</h3>'
-        f'<p class="verdict"><strong>{escape(title)}.</strong>{escape(_at(letter, pairing))}</p>{table}'
-        f'<details><summary class="note">In full</summary><p class="note">'
-        f"{escape(sentence(pairing, ('A', letter)))}</p></details></div>"
+        f'<div class="card wide"><h3>{marks["A"]} and {other}, l{escape(pairing.norm)} norm</h3>'
+        f'<p class="verdict"><strong>{escape(_readable(verdict(pairing, names)))}</strong></p>{_list(said)}{table}'
+        f'<details><summary class="note">In full</summary>{in_full}</details></div>'
     )
+
+
+def _list(lines: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(line[:1].upper() + line[1:])}</li>" for line in lines)
+    return f'<ul class="note">{items}</ul>' if items else ""
+
+
+def _readable(text: str) -> str:
+    """A sentence with the names of scores as the page has them.
+
+    >>> _readable("B's mean score (paper) is higher")
+    "B's mean CLEVER score is higher"
+    """
+    return re.sub(r"(scores?) \(([^)]*)\)", lambda found: f"{method_words(found[2])} {found[1]}", text)
 
 
 def _kind(kind: str) -> str:
-    """The name of a measure in the table."""
+    """The name of a measure in the table: the method of a score, or the bound."""
     name = kind.removeprefix("score (").removesuffix(")")
-    return f"{method_words(name)} score" if name != kind else {"certificate": "certified radius"}.get(kind, kind)
+    return method_words(name) if name != kind else {CERTIFICATE: "certified"}.get(kind, kind)
 
 
 def _middle(values: Any) -> str:
@@ -152,12 +176,6 @@ def _change(change: Change) -> str:
     if math.isnan(change.value) or math.isnan(change.low):
         return change.short
     return f"{change.value:+.1%} ({change.low:+.0%} to {change.high:+.0%})"
-
-
-def _at(letter: str, pairing: Pairing) -> str:
-    """Robust accuracy at one epsilon, as text."""
-    words = curve_words(pairing, ("A", letter))
-    return f" {words[:1].upper()}{words[1:]}." if words else ""
 
 
 def _shape(pictures: dict[int, Picture]) -> dict[str, int]:

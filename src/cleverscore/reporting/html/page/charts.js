@@ -45,9 +45,14 @@ function captioned(text, svg) {
   return make("figure", {}, make("figcaption", {}, text), svg);
 }
 
+const LINE_DASHES = { certified: "8 3 2 3", estimated: null, attacked: "7 5" };
 const LINE_COLORS = { certified: "var(--lower)", estimated: "var(--score)", attacked: "var(--upper)" };
 
-// Robust accuracy against epsilon. Each run is {name, robust, dash}; bands are drawn where there is one run.
+// How a line of robust accuracy is drawn. One run: a colour for each kind of line. Several runs: a colour for each run,
+// and a style for each kind of line.
+const strokeOf = (run, kind, width) => ({ stroke: run.color || LINE_COLORS[kind], "stroke-width": width, "stroke-dasharray": run.color ? LINE_DASHES[kind] : null });
+
+// Robust accuracy against epsilon. Each run is {name, robust, color}; bands are drawn where there is one run.
 function robustChart(runs, norm, width = 1040) {
   const grids = runs.map((run) => run.robust.epsilon), high = Math.max(...grids.map((grid) => grid[grid.length - 1]));
   const percent = (v) => `${Math.round(100 * v)}%`, words = [];
@@ -73,7 +78,7 @@ function robustChart(runs, norm, width = 1040) {
       const points = steps(grids[k], value);
       if (!points.length) continue;
       const name = `${run.name ? `${run.name}: ` : ""}${label}`;
-      p.svg.append(draw("path", { d: path(points), fill: "none", stroke: LINE_COLORS[kind], "stroke-width": run.dash ? 2 : 2.6, "stroke-dasharray": run.dash || null }, named(name)));
+      p.svg.append(draw("path", { d: path(points), fill: "none", ...strokeOf(run, kind, 2.4) }, named(name)));
       const half = value.findIndex((v) => v !== null && v < 0.5);
       words.push(`${name} begins at ${percent(value[0])}` + (half > 0 ? `, falls below 50% at ${short(grids[k][half], 3)}` : ""));
     }
@@ -87,7 +92,7 @@ function robustChart(runs, norm, width = 1040) {
 // The lines of robustChart by name.
 function robustKeys(runs) {
   const keys = runs.flatMap((run) => run.robust.lines.map(([kind, label]) => {
-    const line = draw("line", { x1: 2, x2: 32, y1: 7, y2: 7, stroke: LINE_COLORS[kind], "stroke-width": 3, "stroke-dasharray": run.dash || null });
+    const line = draw("line", { x1: 2, x2: 32, y1: 7, y2: 7, ...strokeOf(run, kind, 3) });
     return make("span", { class: "key" }, draw("svg", { viewBox: "0 0 34 14", "aria-hidden": "true" }, line), `${run.name ? `${run.name}: ` : ""}${label}`);
   }));
   return make("p", { class: "note keys" }, ...keys);
@@ -171,7 +176,7 @@ function bracketBar(row, scale, width = 240, scaled = false) {
       for (const v of [row.low, row.high]) svg.append(draw("line", { x1: x(v), x2: x(v), y1: middle - 4, y2: middle + 4, stroke: "var(--score)", "stroke-width": 1.5 }));
     }
     svg.append(draw("circle", { cx: x(row.score), cy: middle, r: 5, fill: "var(--score)", stroke: "var(--paper)", "stroke-width": 1.5 }));
-    words.push(`${row.other ? row.method : "score"} ${row.capped ? "at least " : ""}${short(row.score)}` + (Number.isNaN(row.low) || row.other ? "" : `, interval ${short(row.low)} to ${short(row.high)}`));
+    words.push(`${row.method} ${row.capped ? "at least " : ""}${short(row.score)}` + (Number.isNaN(row.low) || row.other ? "" : `, interval ${short(row.low)} to ${short(row.high)}`));
   } else words.push("no score");
   if (Number.isFinite(row.upper)) {
     const at = x(row.upper);
