@@ -1,6 +1,6 @@
-"""cleverscore: how far an input must be moved before a neural network changes its class, without attacking it.
+"""cleverscore: how far an input must be moved before a neural network changes its class.
 
-Names are loaded when they are first used, so `cleverscore.tails` never needs torch and the command line starts fast.
+Names are imported when they are first used, so `cleverscore.tails` needs no torch and the command line starts fast.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from cleverscore.scores.score import Scores as Scores
     from cleverscore.tails import FitOutcome as FitOutcome
 
-_HOMES = {
+_HOMES = {  # the module of each public name, relative to the package
     "Attacked": "attacks.attack",
     "Bracket": "brackets.bracket",
     "Certificates": "certificates.certify",

@@ -1,16 +1,16 @@
-"""Every error a user can cause.
+"""Every error that a user can cause.
 
     CleverError
     ├── SettingError        a value that no run could use: p = 0.5, radius <= 0, an unknown method
     ├── InputError          the inputs: empty, not finite, outside the box, of the wrong shape
-    ├── ModelError          the model: probabilities instead of logits, one class, outputs that change from call to call
+    ├── ModelError          the model: probabilities instead of logits, one output, outputs that vary between calls
     ├── TargetError         the target classes: the predicted class itself, a class that does not exist
     ├── LoadError           a model or data file that cannot be read
     ├── StoreError          a run directory that cannot be used
     ├── CertificateError    a network, or a layer of it, that has no certified bound
     └── MissingExtraError   an optional dependency that is not installed
 
-A message names the value, the reason and the way out, in one sentence.
+A message says in one sentence which value is wrong, why, and what to do.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class MissingExtraError(CleverError, ImportError):
 
     @classmethod
     def of(cls, package: str, extra: str, purpose: str) -> MissingExtraError:
-        """The error for a missing `package`: `purpose` needs it, and `pip install 'cleverscore[extra]'` installs it."""
+        """The error for a missing `package`, which `purpose` needs; its message says to install the extra `extra`."""
         return cls(f"{purpose} needs {package}, which is not installed; run: pip install 'cleverscore[{extra}]'")
 
 
 class CleverWarning(UserWarning):
-    """A warning: a score can be computed, but the input is probably not what the user intended."""
+    """A warning: scores can be computed, but the model, data or settings are probably not what the user intended."""

@@ -9,7 +9,9 @@ from cleverscore.errors import SettingError
 
 
 def parse_norm(p: float | str) -> float:
-    """The exponent p of a norm as a float, from 2, "2", "l2", "inf" or math.inf; values below 1 are refused.
+    """The exponent p of a norm as a float, from a number or a text such as 2, "2", "l2" or "inf".
+
+    Anything else, and numbers below 1, raise a SettingError.
 
     >>> parse_norm("inf"), parse_norm(1.5)
     (inf, 1.5)
@@ -29,7 +31,7 @@ def norm_name(p: float) -> str:
 
 
 def dual_exponent(p: float) -> float:
-    """The dual exponent q with 1/p + 1/q = 1.
+    """The dual exponent q of p, with 1/p + 1/q = 1.
 
     >>> dual_exponent(1.0), dual_exponent(2.0), dual_exponent(math.inf)
     (inf, 2.0, 1.0)
@@ -40,7 +42,10 @@ def dual_exponent(p: float) -> float:
 
 
 def numbers_by_norm(values: Sequence[str], what: str, *, examples: tuple[str, str]) -> dict[str, float]:
-    """Parse numbers of a command-line option, by norm: 0.3 or 8/255 is for every norm (key ""), inf=0.02 for one norm.
+    """The numbers of a command-line option, by the name of the norm that they are for.
+
+    Each value is a number for every norm, such as 0.3 or 8/255 (its key is ""), or a number for one norm, such as
+    inf=0.02. `what` (the option) and `examples` (a value of each kind) are for the error message.
 
     >>> numbers_by_norm(["0.3", "linf=0.02", "l1=5/10"], "--min-score", examples=("0.3", "inf=0.02"))
     {'': 0.3, 'inf': 0.02, '1': 0.5}

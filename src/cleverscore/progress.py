@@ -12,9 +12,10 @@ SECONDS_BETWEEN_LINES = 10.0
 
 @contextmanager
 def progress(total: int, label: str, *, lines: bool = False) -> Iterator[Callable[[int], None]]:
-    """A function to call with the number of finished units of work; it shows the progress.
+    """A context that shows the progress of `total` units of work, with the text `label`.
 
-    A terminal gets a bar. Elsewhere nothing is printed, or with `lines` one line every ten seconds.
+    It gives a function; call it with the number of units finished since its last call. If stderr is a terminal, a bar
+    is shown. Otherwise nothing is printed, or with `lines` at most one line every ten seconds.
     """
     if sys.stderr.isatty():
         from rich.console import Console

@@ -28,7 +28,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def assert_robust(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """assert_robust(classifier, x, p=2, at_least=0.3): fail the test unless every input's score is at least 0.3."""
+    """assert_robust(classifier, x, p=2, at_least=0.3): fail the test unless every input's score is at least 0.3.
+
+    Other arguments are those of `cs.decide`, whose `Decision` is returned.
+    """
     from cleverscore.scores.decide import decide  # here, so that runs without such tests do not import torch
 
     spent = request.config.stash.setdefault(_DECISIONS, [])
@@ -46,11 +49,12 @@ def assert_robust(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 @pytest.fixture
 def clever_baseline(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """clever_baseline(classifier, x, p=2, labels=y): score the inputs, and store the scores or compare them.
+    """clever_baseline(classifier, x, p=2, labels=y): return the scores, and store or compare them if pytest is told to.
 
-    `--clever-save` stores the scores. `--clever-compare-fail=median:10%` compares with the stored scores, and fails the
-    test if the median dropped by more than 10%. If inputs are too few or too noisy to decide, the test passes and the
-    end of pytest's output says so. Other arguments are those of `cs.clever`.
+    With pytest's option `--clever-save` the scores are stored. With `--clever-compare-fail=median:10%` they are
+    compared with the stored ones, and the test fails if the median is lower by more than 10%. If there are too few
+    inputs to decide, or their scores are too noisy, the test passes and the end of pytest's output says so. Other
+    arguments are those of `cs.clever`.
     """
     from cleverscore.reporting.gate import Result
     from cleverscore.reporting.score_baseline import (
@@ -88,7 +92,7 @@ def clever_baseline(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print how many gradients `assert_robust` took, and how scores compare with the stored ones."""
+    """Print how many gradients `assert_robust` took, and what `clever_baseline` stored or found."""
     spent = config.stash.get(_DECISIONS, [])
     if spent:
         used, full = (sum(column) for column in zip(*spent, strict=True))

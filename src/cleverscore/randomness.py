@@ -6,7 +6,11 @@ import numpy as np
 
 
 def philox(key: tuple[int, int], counter: tuple[int, int, int, int]) -> np.random.Generator:
-    """The random generator for this key and counter (64-bit numbers); different ones give independent streams."""
-    # Lists would do, but NumPy turns a list with a number of 2^63 or more into floats.
+    """A random generator that starts at this key and counter, which consist of 64-bit numbers.
+
+    The first number of the counter counts up as random numbers are drawn. Generators that differ in any other number of
+    the counter, or in the key, have independent streams.
+    """
+    # Arrays, because NumPy turns a list with a number of 2^63 or more into floats.
     words = (np.array(numbers, dtype=np.uint64) for numbers in (key, counter))
     return np.random.Generator(np.random.Philox(key=next(words), counter=next(words)))

@@ -1,4 +1,4 @@
-"""Threads: their number, and pools of threads with one intra-operation thread each."""
+"""Threads: how many, and pools of them in which torch uses one intra-operation thread each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cleverscore.validation import is_whole
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Set torch to one intra-operation thread; the previous number is restored afterwards."""
+    """A context in which torch uses one intra-operation thread; afterwards it uses as many as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -26,7 +26,10 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def pool(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool of threads with one intra-operation thread each; the previous number is restored afterwards."""
+    """A context with a pool of `workers` threads, in each of which torch uses one intra-operation thread.
+
+    On leaving, tasks that have not begun are cancelled, and torch uses as many intra-operation threads as before.
+    """
     before = torch.get_num_threads()
     executor = ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1))
     try:
@@ -45,7 +48,7 @@ def default_workers(device: torch.device) -> int:
 
 
 def checked_workers(device: torch.device, workers: int | None) -> int:
-    """The number of threads: the user's, checked, or the default."""
+    """The number of threads: `workers` if given, or the default; a SettingError if it is not a whole number from 1."""
     if workers is None:
         return default_workers(device)
     if not is_whole(workers) or workers < 1:

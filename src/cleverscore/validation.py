@@ -20,7 +20,7 @@ def is_number(value: object) -> bool:
 
 
 def is_whole(value: object) -> bool:
-    """Whether a value is a whole number, of any numeric type.
+    """Whether a value is a whole number, of any real numeric type; True and False do not count as numbers.
 
     >>> is_whole(500), is_whole(500.0), is_whole(0.5), is_whole("500")
     (True, True, False, False)
@@ -29,7 +29,7 @@ def is_whole(value: object) -> bool:
 
 
 def import_module_of_user(name: str) -> ModuleType:
-    """Import a module by its name, also from the current folder, as `python -m` does."""
+    """Import a module by its name, also from the current folder, which is put on Python's import path."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     return import_module(name)
