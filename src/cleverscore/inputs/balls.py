@@ -1,12 +1,14 @@
 """LpBall: points uniform in B_p(x0, R) for any p >= 1, each block from its own counter-based stream.
 
-The law. With g_i independent of density proportional to exp(-|t|^p) and Z standard exponential,
+The law. Let g_1, ..., g_d be independent with density proportional to exp(-|t|^p), and Z standard exponential. Then
     x = x0 + R g / (|g_1|^p + ... + |g_d|^p + Z)^(1/p)
-is uniform in the ball (Barthe, Guedon, Mendelson & Naor, Annals of Probability 33, 2005). p = inf is the cube.
+is uniform in the ball (Barthe, Guedon, Mendelson & Naor, Annals of Probability 33, 2005). For p = inf the ball is a
+cube, and coordinates are drawn independently.
 
-The streams. Philox is a counter-based generator: its key is (seed, norm) and its counter (position, tile, block, input
-id), so two blocks never share a random number, and the points of a block do not depend on chunk size, workers, order or
-other inputs. A tile is a fixed number of consecutive points, chosen from the dimension alone.
+The streams. A tile is a number of consecutive points of a block, which depends on the dimension alone. Random numbers
+come from Philox, a counter-based generator, with the key (seed, norm) and the counter (position, tile, block, input
+id); `position` begins at 0, or at SECOND_STREAM for a second stream, and counts up as numbers are drawn. So two blocks
+never share a random number, and the points of a block do not depend on chunk size, workers, order or other inputs.
 """
 
 from __future__ import annotations
@@ -27,23 +29,29 @@ from cleverscore.norms import dual_exponent, parse_norm
 from cleverscore.randomness import philox
 
 WORD = 2.0**-24
-TILE_NUMBERS = 2**18  # 1 MB of float32 a tile: stays in a core's cache while it is turned into points
+TILE_NUMBERS = 2**18  # of a tile at most: 1 MB of float32, which stays in a core's cache while it is turned into points
 TILE_POINTS = 256
-# The general-p sampler needs a second stream (signs and Z) because gamma variates use a random number of words.
+# The position at which a tile's second stream begins. For general p it gives the signs and Z, because the gamma
+# variates from the first stream use a random amount of its numbers.
 SECOND_STREAM = 2**63
 
 
 def tile_points(dim: int) -> int:
-    """Points in a tile: a power of two that depends on the dimension alone."""
+    """The number of points in a tile: a power of two, at most 256, that depends on the dimension alone."""
     fitting = max(1, TILE_NUMBERS // dim)
     return min(TILE_POINTS, 1 << (fitting.bit_length() - 1))
 
 
-Streams = Sequence[tuple[np.random.Generator, int]]  # generators, and how many points each gives
+Streams = Sequence[tuple[np.random.Generator, int]]  # (generator of a tile, number of points to draw from it)
 
 
 class Draw(NamedTuple):
-    """Offsets base * scale + shift of points: base (count, dim), scale (count, 1) or (), shift a number."""
+    """Offsets of points from the input, as base * scale + shift.
+
+    base        (count, dim).
+    scale       (count, 1), or () if it is the same for all points.
+    shift       a number.
+    """
 
     base: torch.Tensor
     scale: torch.Tensor
@@ -52,9 +60,9 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class LpBall:
-    """The ball B_p(x0, radius) around each input, and the distribution of the points drawn from it.
+    """The ball B_p(x0, radius) around each input x0, and the distribution of the points drawn from it.
 
-    region="ball"   uniform in the ball, also outside the input box (the paper's algorithm).
+    region="ball"   uniform in the ball, also outside the box of valid inputs (the paper's algorithm).
     region="box"    the same points with every coordinate clipped to the box. They are not uniform, because many lie on
                     the faces of the box. They stay in the ball, because the input lies in the box.
 
@@ -79,24 +87,31 @@ class LpBall:
         return dual_exponent(self.p)
 
     def clips_to(self, bounds: Box | None) -> Box | None:
-        """The box that points are clipped to, if any."""
+        """The box that points are clipped to, None for no clipping; `bounds` are the classifier's."""
         return box_of(self.region, bounds)
 
     def moves(self, x: torch.Tensor, bounds: Box | None) -> Moves | None:
-        """Which gradient components count for an input `x`; None if all do, as for region="ball"."""
+        """Which gradient components count for an input `x`: those along which it can move within the box.
+
+        None if all count, as for region="ball".
+        """
         return Moves.of(x, box_of(self.region, bounds))
 
     def stream(self, seed: int, input_id: int, block: int, tile: int, position: int = 0) -> np.random.Generator:
-        """The random generator of one tile of one block; `draw` and `points` must use it alone, row by row."""
+        """The random generator of one tile of one block.
+
+        A `draw` or `points` of your own must take all its random numbers from it, and those of one point after those of
+        another. `position` is 0, or SECOND_STREAM for a second, independent generator of the tile.
+        """
         norm_key = struct.unpack("<Q", struct.pack("<d", self.p))[0]
         return philox((seed, norm_key), (position, tile, block, input_id))
 
     def draw(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> Draw:
-        """The first `count` points of a tile, as offsets from the input."""
+        """The first `count` points of a tile of a block, as offsets from an input with `dim` components."""
         return self._drawn([(tile, count)], dim=dim, seed=seed, input_id=input_id, block=block)
 
     def _drawn(self, tiles: Sequence[tuple[int, int]], *, dim: int, seed: int, input_id: int, block: int) -> Draw:
-        """The first points of several tiles, given as (tile, count): the same as one `draw` per tile, but faster."""
+        """The first points of several tiles, given as (tile, count), together: the same as with one `draw` per tile."""
         streams = [(self.stream(seed, input_id, block, tile), count) for tile, count in tiles]
         if math.isinf(self.p):
             return Draw(_words(streams, dim).float(), torch.tensor(2.0 * self.radius * WORD), -self.radius)
@@ -114,7 +129,7 @@ class LpBall:
 
     @property
     def spans_tiles(self) -> bool:
-        """Whether several tiles can be drawn at once; subclasses with their own `draw` are called tile by tile."""
+        """Whether `points` can draw several tiles in one call (`following`): not if a subclass has its own law."""
         return type(self).draw is LpBall.draw and type(self).points is LpBall.points
 
     def offsets(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> torch.Tensor:
@@ -135,9 +150,11 @@ class LpBall:
         out: torch.Tensor | None = None,
         following: bool = False,
     ) -> torch.Tensor:
-        """Points (count, *x.shape) around one input `x`, on its device and in its precision, in `out` if given.
+        """The first `count` points of a tile of a block, around one input `x`: (count, *x.shape).
 
-        With `following` (see `spans_tiles`), points beyond the end of the tile are taken from the next tiles.
+        They are on the device of `x`, in its precision, and written to `out` if given. With region="box" they are
+        clipped to `bounds`. With `following`, `count` may be larger than a tile, and the points after it are those of
+        the next tiles (only if `spans_tiles`).
         """
         if following:
             size = tile_points(x.numel())
@@ -146,7 +163,7 @@ class LpBall:
         else:
             drawn = self.draw(dim=x.numel(), count=count, seed=seed, input_id=input_id, block=block, tile=tile)
         base, scale = (part.to(x.device, x.dtype, non_blocking=True) for part in (drawn.base, drawn.scale))
-        # One pass over memory: center + base * scale.
+        # center + base * scale in one pass over memory.
         flat = None if out is None else out.view(count, -1)
         center = x.flatten() + drawn.shift if drawn.shift else x.flatten()
         points = torch.addcmul(center, base, scale, out=flat).reshape(count, *x.shape)
@@ -156,19 +173,20 @@ class LpBall:
 
 @dataclass(frozen=True)
 class ReleasedCodeBall(LpBall):
-    """The distribution in the code that the paper's authors released, which differs from the paper's.
+    """The distribution of points in the code that the paper's authors released, which differs from the paper's.
 
-    Whatever the norm, points are x0 + U g with g uniform in the unit l2 ball and U uniform in [0, radius] (3 in their
-    code). Gradients are measured in the dual of the requested norm. Points are clipped to the input box in either
-    region, as in their code; region="box" also leaves out gradient components along which the input cannot move.
+    For every norm, points are x0 + U g with g uniform in the unit l2 ball and U uniform in [0, radius]; the radius is 3
+    in their code. Gradients are measured in the dual of the requested norm. Points are clipped to the input box, if
+    there is one, also with region="ball", as in their code; region="box" also leaves out gradient components along
+    which the input cannot move.
     """
 
     def clips_to(self, bounds: Box | None) -> Box | None:
-        """The classifier's bounds, if it has any."""
+        """The classifier's bounds, for either region; None if it has none."""
         return box_of(self.region, bounds) or bounds
 
     def draw(self, *, dim: int, count: int, seed: int, input_id: int, block: int, tile: int) -> Draw:
-        """The first `count` points of a tile, as offsets from the input, before clipping."""
+        """The first `count` points of a tile of a block, as offsets from the input, before clipping."""
         normal, inverse = _gaussian([(self.stream(seed, input_id, block, tile), count)], dim)
         second = self.stream(seed, input_id, block, tile, SECOND_STREAM)
         lengths = torch.from_numpy(second.random((count, 1), dtype=np.float32)).mul_(self.radius)
@@ -176,10 +194,10 @@ class ReleasedCodeBall(LpBall):
 
 
 def _words(streams: Streams, width: int) -> torch.Tensor:
-    """Uniform whole numbers from 0 to 2^24 - 1, (points, width): the resolution of a float32 in [0, 1).
+    """Uniform whole numbers from 0 to 2^24 - 1, (points, width): as many values as float32 resolves in [0, 1).
 
-    Taken directly from the generators' 64-bit words, which is twice as fast as their own float32 method; row by row, so
-    that a short draw is the beginning of a long one.
+    Taken directly from the generators' 64-bit words, which is twice as fast as NumPy's method for float32. Rows are
+    filled one after the other, so the first points do not depend on how many are drawn.
     """
     words = torch.empty(sum(count for _, count in streams), width, dtype=torch.int32)
     for (stream, count), rows in zip(streams, torch.split(words, [count for _, count in streams]), strict=True):
@@ -196,12 +214,15 @@ def _symmetric(words: torch.Tensor) -> torch.Tensor:
 
 
 def _exponential(words: torch.Tensor) -> torch.Tensor:
-    """Standard exponential variates; (w + 1) / 2^24 lies in (0, 1], so the logarithm is finite."""
+    """Standard exponential variates -log((w + 1) / 2^24) from 24-bit integers w; the argument of the log is never 0."""
     return words.float().add_(1.0).mul_(WORD).log_().neg_()
 
 
 def _gaussian(streams: Streams, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Normal variates g of variance 1/2, and (|g|^2 + Z)^(-1/2): their product is uniform in the unit l2 ball."""
+    """Normal variates g (points, dim) of variance 1/2, and (|g|^2 + Z)^(-1/2) (points, 1), Z standard exponential.
+
+    Their product is uniform in the unit l2 ball.
+    """
     words = _words(streams, dim + 1)
     exponential = _exponential(words[:, dim:])
     normal = _symmetric(words).erfinv_()[:, :dim]  # the inverse of the normal distribution, up to a factor
@@ -210,10 +231,13 @@ def _gaussian(streams: Streams, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _laplace(streams: Streams, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Laplace variates g, and 1 / (|g|_1 + Z): their product is uniform in the unit l1 ball."""
+    """Laplace variates g (points, dim), and 1 / (|g|_1 + Z) (points, 1), Z standard exponential.
+
+    Their product is uniform in the unit l1 ball.
+    """
     words = _words(streams, dim + 1)
     exponential = _exponential(words[:, dim:])
-    signed = _symmetric(words)[:, :dim]  # one number gives the sign and, by -log|s|, an exponential magnitude
+    signed = _symmetric(words)[:, :dim]  # one number s gives the sign and, as -log|s|, an exponential magnitude
     magnitude = signed.abs().log_().neg_()
     total = exponential.add_(magnitude.sum(1, keepdim=True))
     return torch.copysign(magnitude, signed, out=magnitude), total.reciprocal_()
@@ -222,7 +246,7 @@ def _laplace(streams: Streams, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
 def _general(
     stream: np.random.Generator, second: np.random.Generator, count: int, dim: int, p: float
 ) -> npt.NDArray[np.float32]:
-    """Uniform in the unit lp ball: |g|^p is gamma distributed with shape 1/p."""
+    """Points (count, dim), uniform in the unit lp ball; |g_i|^p is drawn from the gamma distribution of shape 1/p."""
     powers = stream.standard_gamma(1.0 / p, (count, dim))
     rest = second.random((count, dim + 1))
     signs = np.where(rest[:, :dim] < 0.5, -1.0, 1.0)

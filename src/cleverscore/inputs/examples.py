@@ -21,7 +21,11 @@ FORWARD_CHUNK = 64
 
 @dataclass(frozen=True)
 class Example:
-    """One input with its prediction and the margins to its targets."""
+    """One input with its predicted class, its target classes and the margin to each of these.
+
+    x           (*input_shape), on the classifier's device.
+    input_id    the input's row in its data set.
+    """
 
     x: torch.Tensor
     input_id: int
@@ -40,7 +44,11 @@ def prepare(
     ids: Sequence[int] | None = None,
     seed: int = 0,
 ) -> list[Example]:
-    """Check model and inputs, predict, and choose the targets of each input."""
+    """Check the model and the images, predict, and choose the targets: one example per image, in order.
+
+    ids     the row of each image in its data set, default 0..n-1.
+    seed    for random targets.
+    """
     x = checked_classifier(classifier).inputs(images)
     ids = _checked_ids(ids, len(x))
     if labels is not None:
@@ -55,7 +63,7 @@ def prepare(
                     f"the label of input {input_id} is {label}; the model has classes 0 to {last}{way_out}"
                 )
     with torch.no_grad():
-        # Margins of float32 logits are formed in double, so that adding a constant to all logits costs nothing more.
+        # Margins of float32 logits are formed in double, so that the difference of two logits is not rounded again.
         logits = torch.cat([classifier.logits(part) for part in torch.split(x, FORWARD_CHUNK)]).double().cpu()
     finite = torch.isfinite(logits).all(1)
     if not bool(finite.all()):

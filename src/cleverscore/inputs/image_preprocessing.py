@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# The habit of ImageNet networks: the centre 87.5% of the shorter side. Small pictures are used whole.
+# ImageNet networks usually take the centre of a picture, 87.5% of its shorter side long. Networks with inputs smaller
+# than 128 pixels get whole pictures.
 CENTRE_SHARE = 0.875
 SMALLEST_CROPPED = 128
-RESAMPLINGS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in the order of their usual numbers
+RESAMPLINGS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # at their numbers in Pillow
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,8 @@ class ImagePreprocessing:
 
     size            (height, width) of the input.
     channels        3 for colours, 1 for grey.
-    resize          the length of the shorter side, or (height, width) exactly; None: crop only.
-    resample        how pixels are interpolated.
+    resize          what the picture is resized to: the length of its shorter side, or (height, width); None: crop only.
+    resample        how pixels are interpolated: one of RESAMPLINGS.
     channels_last   whether inputs are (height, width, channels).
     """
 
@@ -40,7 +41,7 @@ class ImagePreprocessing:
 
     @classmethod
     def like(cls, shape: Sequence[int] | None) -> ImagePreprocessing | None:
-        """The usual resizing and cropping for inputs of a shape, or None if the shape is not that of pictures.
+        """The usual preprocessing for inputs of this shape, or None if it is not the shape of pictures.
 
         >>> print(ImagePreprocessing.like((3, 224, 224)))
         shorter side to 256 (bilinear), centre 224 x 224, RGB from 0 to 1

@@ -10,11 +10,11 @@ from cleverscore.norms import dual_exponent
 
 
 def steepest(gradients: torch.Tensor, p: float) -> torch.Tensor:
-    """The direction v with ||v||_p = 1 and the largest <gradient, v>, per row (n, d); zero where the gradient is zero.
+    """For each gradient g (n, d), the direction v with ||v||_p = 1 and the largest <g, v>, except for p = 1: (n, d).
 
-    p = 2: g / ||g||_2; p = inf: sign(g); else sign(g) |g|^(q-1) / || |g|^(q-1) ||_p. For p = 1 this formula moves one
-    coordinate, which makes an ascent slow; so all coordinates whose gradient is at least half of the largest one move,
-    in proportion to it.
+    p = inf: sign(g); else sign(g) |g|^(q-1) / || |g|^(q-1) ||_p, which is g / ||g||_2 for p = 2. For p = 1 the best
+    direction moves one coordinate, which makes an ascent slow. So v then moves all coordinates whose |g_i| is at least
+    half of the largest one, in proportion to g_i. v is zero where g is zero.
     """
     largest = gradients.abs().amax(1, keepdim=True)
     scaled = gradients / torch.where(largest > 0.0, largest, 1.0)
@@ -29,10 +29,10 @@ def steepest(gradients: torch.Tensor, p: float) -> torch.Tensor:
 
 
 def onto_ball(offsets: torch.Tensor, radii: torch.Tensor, p: float) -> torch.Tensor:
-    """Offsets (n, d) moved into the balls ||v||_p <= radii (n,).
+    """Offsets (n, d) moved into the balls ||v||_p <= radii (n,); offsets inside are unchanged.
 
-    For p = 1, 2 and inf this is the nearest point in l2: by soft thresholding, by scaling, by clipping coordinates. For
-    other p the offset is scaled.
+    For p = 1, 2 and inf this is the point of the ball that is nearest in l2, found by soft thresholding, scaling and
+    clipping coordinates. For other p the offset is scaled, which does not give the nearest point.
     """
     limit = radii[:, None]
     if math.isinf(p):
@@ -45,12 +45,15 @@ def onto_ball(offsets: torch.Tensor, radii: torch.Tensor, p: float) -> torch.Ten
 
 
 def _onto_l1_ball(offsets: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
-    """Soft thresholding: sign(v) max(|v| - t, 0), with the t that makes the l1 norm the radius (sorting finds it)."""
+    """Soft thresholding of offsets v (n, d): sign(v) max(|v| - t, 0).
+
+    Sorting finds the t for which the l1 norm is `limit` (n, 1); t is 0 for offsets inside the ball.
+    """
     magnitude = offsets.abs()
     ordered = magnitude.sort(1, descending=True).values
     excess = ordered.cumsum(1) - limit
     count = torch.arange(1, offsets.shape[1] + 1, device=offsets.device, dtype=offsets.dtype)
-    # The largest k whose k-th magnitude is still above its own threshold.
+    # The number of coordinates that stay: the largest k whose k-th magnitude is above the threshold for k coordinates.
     kept = (ordered * count > excess).sum(1, keepdim=True).clamp_min(1)
     threshold = (excess.gather(1, kept - 1) / kept).clamp_min(0.0)
     return offsets.sign() * (magnitude - threshold).clamp_min(0.0)

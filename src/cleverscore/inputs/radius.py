@@ -1,4 +1,4 @@
-"""The radius "auto": a useful default for every norm, in units of the input box."""
+"""The radius "auto": a useful default for every norm, proportional to the width of the input box."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from cleverscore.norms import parse_norm
 
 AUTO = "auto"
 L2_RADIUS = 5.0  # the paper's (section 5.1)
-LINF_RADIUS = 0.3  # the largest that people attack images with; 5 is more than any valid image is away
+LINF_RADIUS = 0.3  # the largest radius of usual attacks on images; with 5, the ball would hold every valid image
 BYTE_RANGE = 255.0
-LARGEST_USUAL_INPUT = 20.0  # inputs without a box are seldom larger: pixels from 0 to 255 are
+LARGEST_USUAL_INPUT = 20.0  # normalised inputs seldom have larger values; pixels from 0 to 255 nearly always do
 
 
 def auto_radius(p: float | str, width: float = 1.0) -> float:
-    """0.3 (5 / 0.3)^(2/p) times the width of the input box: 5 in l2, 0.3 in linf, 83.3 in l1, others in between.
+    """The radius 0.3 (5 / 0.3)^(2/p) times `width`, the width of the input box.
 
-    For pictures of 28 x 28 pixels, random points of the l1, l2 and linf ball have about the same l2 distance from the
-    centre, 4 to 5.
+    For a box from 0 to 1 this is 83.3 in l1, 5 in l2 and 0.3 in linf. With these radii and pictures of 28 x 28 pixels,
+    random points of the three balls have about the same l2 distance from the centre, 4 to 5.
 
     >>> [round(auto_radius(p), 3) for p in (1, 2, 4, "inf")]
     [83.333, 5.0, 1.225, 0.3]
@@ -30,7 +30,7 @@ def auto_radius(p: float | str, width: float = 1.0) -> float:
 
 
 def box_width(bounds: Sequence[float] | None, low: float, high: float) -> float:
-    """The width of the input box; without a box, 255 for inputs from 0 to 255 and 1 for all others.
+    """The width of the input box; without a box, 255 for inputs that look like pixels from 0 to 255, else 1.
 
     low, high   the smallest and the largest value of the inputs.
 
@@ -43,12 +43,12 @@ def box_width(bounds: Sequence[float] | None, low: float, high: float) -> float:
 
 
 def looks_like_bytes(low: float, high: float) -> bool:
-    """Whether inputs with these smallest and largest values are probably pixels from 0 to 255."""
+    """Whether inputs whose smallest value is `low` and whose largest is `high` are probably pixels from 0 to 255."""
     return low >= 0.0 and LARGEST_USUAL_INPUT < high <= BYTE_RANGE
 
 
 def resolved_radius(radius: Any, p: float | str, width: float) -> float | None:
-    """The radius as a number: "auto" is computed from the norm and the box; None stays None, the method's default."""
+    """The radius as a number: "auto" becomes `auto_radius(p, width)`; None stays None, for the method's default."""
     if radius is None:
         return None
     if isinstance(radius, str):

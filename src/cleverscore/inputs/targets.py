@@ -2,11 +2,12 @@
 
 runner_up      the class with the second largest logit ("top-2" in the paper)
 least_likely   the class with the smallest logit
-random         one class at random; with more than three classes neither the runner-up nor the least likely
+random         one class other than the predicted one at random; with more than three classes neither the runner-up nor
+               the least likely one
 all            every class but the predicted one, with a score for each
-untargeted     the same classes; the score is the smallest over them
-top:20         the 20 classes with the largest logits after the predicted one; the score is the smallest over them
-[[3], [5, 7]]  given classes, one list per input
+untargeted     every class but the predicted one, with one score, the smallest over them
+top:20         the 20 classes with the largest logits after the predicted one, with one score, the smallest over them
+[[3], [5, 7]]  the given classes, one list per input, with a score for each
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ if TYPE_CHECKING:
 
 NAMES = ("untargeted", "all", "runner_up", "least_likely", "random")
 GIVEN = "given"
-TARGET_STREAM = 0x7461726765747321  # a Philox key of its own, apart from every norm's
+TARGET_STREAM = 0x7461726765747321  # in the Philox key of random targets, where keys of points have the norm
 
 TargetsLike = str | Sequence[Sequence[int]]
 
 
 def target_kind(targets: TargetsLike) -> str:
-    """The name of the targets in the column `target_kind`."""
+    """The kind of the targets, as in the column `target_kind`: their name, or "given" for lists of classes.
+
+    Unknown names raise a SettingError.
+    """
     if not isinstance(targets, str):
         return GIVEN
     if targets not in NAMES and _top(targets) is None:
@@ -53,7 +57,9 @@ def takes_smallest(kind: str) -> bool:
 def choose(
     logits: torch.Tensor, targets: TargetsLike, *, ids: Sequence[int], seed: int = 0
 ) -> tuple[tuple[int, ...], ...]:
-    """Target classes of each input, from its logits (n, K); a random choice depends on (seed, id) alone.
+    """Target classes of each of n inputs, from the logits (n, K).
+
+    A random choice depends on (seed, id, predicted class, runner-up, least likely class) alone.
 
     >>> import torch
     >>> choose(torch.tensor([[3.0, 1.0, 2.0, 0.0]]), "runner_up", ids=[0])
@@ -96,7 +102,7 @@ def _given(logits: torch.Tensor, targets: Sequence[Sequence[int]], ids: Sequence
 
 
 def checked_classes(classes: Sequence[int], *, predicted: int, num_classes: int, input_id: int) -> tuple[int, ...]:
-    """The target classes of one input without repetitions; a TargetError if one cannot be used."""
+    """The given target classes of one input, without repetitions; a TargetError if one cannot be used."""
     if isinstance(classes, (str, int)) or len(classes) == 0:
         raise TargetError(f"targets of input {input_id} are {classes!r}; give a list with at least one class")
     row = tuple(dict.fromkeys(int(j) for j in classes))
