@@ -1,1 +1,1 @@
-"""The classifier: a network with its preprocessing, and its gradients."""
+"""The classifier: a network with its preprocessing, and the gradients of its margins."""

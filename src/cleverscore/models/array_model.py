@@ -15,9 +15,9 @@ Array = npt.NDArray[Any]
 
 @runtime_checkable
 class ArrayModel(Protocol):
-    """A model of another library, such as JAX or TensorFlow, on numpy arrays.
+    """What a model of another library, such as JAX or TensorFlow, must offer: two functions of numpy arrays.
 
-    `logits` and `vjp` are called from several threads at once; arrays have the precision of the inputs.
+    Both are called from several threads at once. The arrays that they get have the precision of the inputs.
     """
 
     def logits(self, x: Array) -> Array:
@@ -25,12 +25,12 @@ class ArrayModel(Protocol):
         ...
 
     def vjp(self, x: Array, cotangent: Array) -> Array:
-        """The gradient of sum(cotangent * logits(x)) for x: (n, *input_shape), from cotangents (n, K)."""
+        """The gradient of sum(cotangent * logits(x)) with respect to x: (n, *input_shape), for a cotangent (n, K)."""
         ...
 
 
 class _Bridge(torch.autograd.Function):
-    """The function x -> logits for autograd; its gradient is the model's `vjp`."""
+    """The function x -> logits for autograd; the backward pass calls the model's `vjp`."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, model: ArrayModel) -> torch.Tensor:
@@ -51,7 +51,7 @@ def _array(tensor: torch.Tensor) -> Array:
 
 
 def _tensor(values: Any, like: torch.Tensor) -> torch.Tensor:
-    # A copy: arrays of other libraries may be read-only or freed while torch still uses them.
+    # A copy, because arrays of other libraries may be read-only, or be freed while torch still uses them.
     return torch.from_numpy(np.array(values)).to(like)
 
 
@@ -63,7 +63,7 @@ class ArrayModule(nn.Module):
         self.model = model
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ArrayModule:
-        return self  # there are no torch weights to freeze, and other libraries' functions cannot be copied
+        return self  # a model of another library has no torch weights to freeze, and may not be copyable
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits (n, K)."""

@@ -1,7 +1,7 @@
 """Classifier: a torch model that gives logits, with its input box and preprocessing inside.
 
 Scores are distances in the units of the classifier's inputs. With `mean` and `std`, the normalisation is part of the
-classifier, so a score is in pixel units and not in standardised ones.
+classifier, so inputs and scores are in pixel units and not in standardised ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Transform = Callable[[torch.Tensor], torch.Tensor]
 
 
 class _Instead(torch.autograd.Function):
-    """Returns one tensor and passes gradients to another: backward-pass differentiable approximation (BPDA)."""
+    """Returns `actual`, but passes its gradient to `surrogate`: backward-pass differentiable approximation (BPDA)."""
 
     @staticmethod
     def forward(ctx: Any, surrogate: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
@@ -50,7 +50,8 @@ class _Callable(nn.Module):
 def _frozen(model: nn.Module) -> nn.Module:
     """A copy of `model` in evaluation mode without parameter gradients; the weights themselves are shared.
 
-    The user's own module stays as it was: neither its mode nor its `requires_grad` flags are touched.
+    The user's own module stays as it was: neither its mode nor its `requires_grad` flags are changed. Only a module
+    that cannot be copied is changed itself, and returned.
     """
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
@@ -58,7 +59,7 @@ def _frozen(model: nn.Module) -> nn.Module:
     for buffer in model.buffers():
         memo[id(buffer)] = buffer.detach()
     try:
-        with torch.no_grad():  # TorchScript copies its weights by an operation that would be recorded
+        with torch.no_grad():  # else autograd would record how TorchScript copies its weights
             frozen = copy.deepcopy(model, memo)
     except Exception:  # modules that hold locks, streams or compiled graphs cannot be copied
         frozen = model
@@ -69,7 +70,7 @@ def _frozen(model: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class Probe:
-    """Results of a few forward passes of a classifier on given inputs."""
+    """What `Classifier.check` learned from a few forward passes: number of classes, and shape and size of an input."""
 
     num_classes: int
     input_shape: tuple[int, ...]
@@ -77,7 +78,7 @@ class Probe:
 
 
 class _TwoLogits(nn.Module):
-    """Two logits (0, f) from a binary classifier with one output f."""
+    """Turns the output f of a binary classifier, (n,) or (n, 1), into two logits (0, f): (n, 2)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -92,20 +93,24 @@ class _TwoLogits(nn.Module):
 
 
 class Classifier:
-    """A classifier f: inputs -> logits that can be scored.
+    """A classifier that can be scored: a function from inputs (n, *input_shape) to logits (n, K).
 
     model       a `torch.nn.Module` or a function that maps (n, *input_shape) to (n, K) logits, or an `ArrayModel` of
                 another library. A module is used in evaluation mode and without parameter gradients. The object passed
-                in is not changed; its weights are shared, not copied.
+                in is not changed, unless it cannot be copied; its weights are shared, not copied.
     bounds      (low, high) of valid inputs, in the units of the inputs; None means unbounded.
-    mean, std   per channel (axis 1) or one number: the model sees (x - mean) / std.
-    outputs     "logits", or "probabilities" for a model that ends in softmax: log p_c - log p_j = f_c - f_j exactly, so
-                the score is that of the logits before the softmax (up to the rounding of probabilities). "logit" for a
-                model with one output f, positive for class 1: the logits are then (0, f).
+    mean, std   one number, or one per channel (axis 1): the model gets (x - mean) / std.
+    outputs     what the model gives: "logits", "probabilities" or "logit". "probabilities" is for a model that ends in
+                softmax; its logarithms are used. Since log p_c - log p_j = f_c - f_j, the score is that of the logits
+                f before the softmax (up to the rounding of probabilities). "logit" is for a model with one output f,
+                positive for class 1: the logits are then (0, f).
     device      on which to compute; default: the device of the model's parameters.
-    transform   a function that is applied to inputs before the model and has no useful gradient (bit depth, JPEG:
-                `cs.transforms`). Gradients are computed as if it were the identity, or `transform_backward`, a
-                differentiable approximation of it (BPDA: Athalye, Carlini & Wagner, 2018).
+    input_shape  the shape of one input; inputs of another shape are refused. Default: any shape.
+    name        the name in tables and reports; default: the name of the model's class.
+    transform   a function that is applied to inputs before the model and has no useful gradient, such as those of
+                `cs.transforms` (bit depth, JPEG). Gradients are computed as if it were the identity, or
+                `transform_backward` if given.
+    transform_backward  a differentiable approximation of `transform` (BPDA: Athalye, Carlini & Wagner, 2018).
     class_names, preparation, origin    the names of the classes, how pictures or texts become inputs, and the model's
                 file, where known; for inspection and for loading data.
 
@@ -190,7 +195,7 @@ class Classifier:
     def with_module(
         self, module: nn.Module, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Classifier:
-        """The same classifier with another module; precision and device become those of the module."""
+        """The same classifier with another module; give `dtype` and `device` where the module's are different."""
         twin = copy.copy(self)
         twin.module = module
         twin.dtype = dtype or self.dtype
@@ -219,7 +224,7 @@ class Classifier:
         return values.reshape(-1, *[1] * (x.ndim - 2)).to(x.dtype)
 
     def transformed(self, x: torch.Tensor) -> torch.Tensor:
-        """The value of `transform`, with the gradient of the identity or of `transform_backward`."""
+        """`transform` of inputs (n, *input_shape), with the gradient of the identity or of `transform_backward`."""
         if self.transform is None:
             return x
         surrogate = x if self.transform_backward is None else self.transform_backward(x)
@@ -235,7 +240,7 @@ class Classifier:
         return output
 
     def standardised(self, x: torch.Tensor) -> torch.Tensor:
-        """(x - mean) / std of the transformed inputs: the model's own input."""
+        """(x - mean) / std of the transformed inputs (n, *input_shape): what the model gets."""
         x = self.transformed(x)
         if self.mean is not None:
             x = x - self._per_channel("mean", self.mean, x)
@@ -244,7 +249,10 @@ class Classifier:
         return x
 
     def preprocessing(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Slope and shift (1, *input_shape) of the preprocessing as an affine map, in the precision of an input `x`."""
+        """Slope and shift, (1, *input_shape) each, in the precision of an input `x` (*input_shape).
+
+        The model gets slope * x + shift, if the classifier has no transform.
+        """
         shift = self.standardised(torch.zeros_like(x[None]))
         return self.standardised(torch.ones_like(x[None])) - shift, shift
 
@@ -253,7 +261,7 @@ class Classifier:
         output = self.module(self.standardised(x))
         logits: torch.Tensor = getattr(output, "logits", output)
         if self.outputs == "probabilities":
-            # Below the smallest normal number a probability carries no ratio any more.
+            # Probabilities below the smallest normal number are too coarse for ratios, or 0.
             logits = logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
         return logits
 
@@ -262,7 +270,10 @@ class Classifier:
         return self.logits(self.inputs(x))
 
     def inputs(self, x: Any) -> torch.Tensor:
-        """Inputs as a tensor of the model's device and precision; an InputError if they are no batch of numbers."""
+        """Inputs (n, *input_shape) as a tensor of the model's device and precision.
+
+        An InputError if they are empty, not floating-point numbers or of another shape than the model's inputs.
+        """
         tensor = torch.as_tensor(x)
         if tensor.ndim < 2:
             raise InputError(
@@ -283,7 +294,11 @@ class Classifier:
         return tensor.to(self.device, self.dtype or tensor.dtype)
 
     def check(self, x: torch.Tensor) -> Probe:
-        """Run the model on inputs; raise or warn for common mistakes, such as probabilities instead of logits."""
+        """Run the model on the first inputs, and raise an error for common mistakes.
+
+        Such mistakes are probabilities instead of logits, outputs that vary between calls or depend on other inputs of
+        the batch, inputs that are not finite or outside the bounds, and half precision.
+        """
         self._check_inputs(x)
         if x.dtype in HALF:
             name = str(x.dtype).removeprefix("torch.")

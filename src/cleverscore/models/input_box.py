@@ -1,9 +1,12 @@
 """Which points around an input count: the whole ball, or only its part in the box of valid inputs.
 
-A line x0 + t u inside the box never decreases a coordinate that is at its lower bound and never increases one at its
-upper bound. Coordinate i decreases the margin only if u_i and the gradient component g_i have opposite signs. So g_i
-counts if g_i < 0 and x0_i < high, or g_i > 0 and x0_i > low. With all other components set to 0,
-    margin(x0 + r u) >= margin(x0) - r max ||masked g||_q   for every unit vector u that stays in the box.
+In the box (low to high for every coordinate), a line x0 + t u, t >= 0, cannot decrease a coordinate that is at its
+lower bound, nor increase one at its upper bound. Along it, coordinate i decreases the margin only if u_i and the
+component g_i of the margin's gradient have opposite signs. So g_i counts if g_i < 0 and x0_i < high, or if g_i > 0 and
+x0_i > low. Let `masked g` be the gradient with all other components set to 0. Then, with the maximum over the part of
+the ball in the box,
+    margin(x0 + r u) >= margin(x0) - r max ||masked g||_q
+for every u with ||u||_p = 1 and every r such that x0 + r u lies in the ball and in the box.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ def check_region(region: str) -> None:
 
 
 def box_of(region: str, bounds: Box | None) -> Box | None:
-    """The box that points must lie in, None for the whole ball.
+    """The box that points must lie in: `bounds` for region="box", None for region="ball".
+
+    A SettingError if the region is "box" and there are no bounds.
 
     >>> box_of("ball", (0.0, 1.0)), box_of("box", (0.0, 1.0))
     (None, (0.0, 1.0))
@@ -45,10 +50,12 @@ def box_of(region: str, bounds: Box | None) -> Box | None:
 
 @dataclass(frozen=True)
 class Moves:
-    """Which gradient components count for an input that must stay in its box: those along which it can move.
+    """Which components of a margin's gradient count for an input in its box: those along which it can lower the margin.
 
-    least, most     (*input_shape): limits of counted components: `least` is 0 where the input is at its upper bound,
-                    else -inf; `most` is 0 where it is at its lower bound, else inf.
+    A component counts if it lies between `least` and `most`, both (*input_shape).
+
+    least       0 where the input is at its upper bound, else -inf.
+    most        0 where the input is at its lower bound, else inf.
     """
 
     least: torch.Tensor
@@ -56,7 +63,7 @@ class Moves:
 
     @classmethod
     def of(cls, x: torch.Tensor, box: Box | None) -> Moves | None:
-        """The moves of one input; None where every component counts.
+        """The moves of one input; None if every component counts: without a box, or with no coordinate at a bound.
 
         >>> Moves.of(torch.tensor([0.0, 0.5, 1.0]), (0.0, 1.0)).masked(torch.tensor([[3.0, 3.0, 3.0]]))
         tensor([[0., 3., 3.]])

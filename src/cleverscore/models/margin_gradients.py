@@ -1,4 +1,4 @@
-"""Margin-gradient norms ||grad(f_c - f_j)(x)||_q: one forward pass for all targets. The hot path."""
+"""Norms of margin gradients, ||grad(f_c - f_j)(x)||_q, from one forward pass for all targets: the hot path."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from cleverscore.errors import ModelError
 from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import Moves
 
-# Squares of float32 gradients below this underflow; such norms, and overflown ones, are computed again in double.
+# Norms below this may be wrong in float32, because squares of small numbers underflow; such norms, and those that are
+# not finite, are computed again in double.
 SMALLEST_TRUSTED = 1e-15
 CUT_OFF = "the model's outputs are cut off from its inputs (detach, no_grad or numpy inside?); CLEVER needs gradients"
 
 
 def dual_norms(gradients: torch.Tensor, q: float) -> torch.Tensor:
-    """||g||_q of each row (n, ...) -> (n,), in float32 at least.
-
-    abs().amax() and abs().sum() are several times faster than `vector_norm` for q = inf and 1.
-    """
+    """||g||_q of each gradient g (n, ...): (n,), in float32, or in float64 for gradients in float64."""
     flat = gradients.flatten(1)
     if flat.dtype in (torch.float16, torch.bfloat16):
         flat = flat.float()
-    if math.isinf(q):
+    if math.isinf(q):  # for q = inf and q = 1, several times faster than `vector_norm`
         return flat.abs().amax(1)
     if q == 1.0:
         return flat.abs().sum(1)
@@ -48,9 +46,9 @@ def margin_gradient_norms(
 ) -> torch.Tensor:
     """||grad(f_c - f_j)(x)||_q for every point and target: (n, *input_shape) -> (n, targets).
 
-    One forward pass, then one vector-Jacobian product with e_c - e_j per target through the same graph. Batched
-    products (`is_grads_batched`, vmap) need several times the memory and are slower on convolutions. With `moves`, only
-    components count along which the input can move inside its box.
+    c is `predicted`, j a target. With `moves`, gradient components along which the input cannot move inside its box are
+    set to 0. Takes one forward pass, then one vector-Jacobian product with e_c - e_j per target through the same graph.
+    Batched products (`is_grads_batched`, vmap) would need several times the memory and are slower on convolutions.
     """
     gradients = margin_gradients(classifier, points, predicted=predicted, targets=targets)
     return torch.stack([_counted_norms(gradient, q, moves) for gradient in gradients], 1)
@@ -59,7 +57,7 @@ def margin_gradient_norms(
 def margin_gradients(
     classifier: Classifier, points: torch.Tensor, *, predicted: int, targets: Sequence[int]
 ) -> Iterator[torch.Tensor]:
-    """grad(f_c - f_j)(x) at every point (n, *input_shape), target by target."""
+    """For one target j after the other, grad(f_c - f_j) at every point: (n, *input_shape) each; c is `predicted`."""
     points, logits = _with_graph(classifier, points)
     direction = torch.zeros_like(logits)
     direction[:, predicted] = 1.0
@@ -81,17 +79,17 @@ def _with_graph(classifier: Classifier, points: torch.Tensor) -> tuple[torch.Ten
 def _gradient_along(
     logits: torch.Tensor, points: torch.Tensor, direction: torch.Tensor, *, keep: bool = False
 ) -> torch.Tensor:
-    """The gradient of direction . logits; `keep` retains the graph for further gradients."""
+    """The gradient of <direction, logits> at every point (n, *input_shape); `keep` keeps the graph for another call."""
     (gradient,) = torch.autograd.grad(logits, points, direction, retain_graph=keep, allow_unused=True)
-    if gradient is None:  # a graph that leads to weights only
+    if gradient is None:  # the logits depend on weights that require gradients, but not on the points
         raise ModelError(CUT_OFF)
     return gradient
 
 
 def _counted_norms(gradient: torch.Tensor, q: float, moves: Moves | None) -> torch.Tensor:
-    """Norms of the gradients, of the counted components only if `moves` is given."""
+    """Norms (n,) of the gradients; with `moves`, of their counted components only."""
     if moves is None:
         return dual_norms(gradient, q)
     norms = dual_norms(moves.masked(gradient), q)
-    # An infinite component must show also where it does not count: 0 * inf is NaN.
+    # If a component is NaN or infinite, the norm becomes NaN (0 * inf is NaN), also if the component does not count.
     return norms + 0.0 * gradient.flatten(1).sum(1, dtype=norms.dtype)

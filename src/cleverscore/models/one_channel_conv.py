@@ -1,8 +1,8 @@
 """Convolutions over one channel, as matrix products.
 
 Libraries are tuned for many channels: on the first layer of an MNIST network oneDNN reaches 3% of a core's speed, and
-that layer alone costs as much as one with 27 times the operations. As a product of a matrix of patches, the layer is 2
-to 4 times faster, in the forward and the backward pass.
+this layer takes as long as another one with 27 times as many operations. Computed as the product of a matrix of patches
+with the kernel, the layer is 2 to 4 times faster, in the forward and the backward pass.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
-WIDEST = 1  # channels; with three the library is as fast
+WIDEST = 1  # most channels of a replaced layer; with three the library is as fast as a matrix product
 
 
 class _Patches(torch.autograd.Function):
-    """Convolution of x (n, c, h, w) to (n, k, h', w') in channels-last memory, with a gradient for x only."""
+    """Convolution of x (n, c, h, w): (n, k, h', w') in channels-last memory. There is no gradient for the weights."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, layer: nn.Conv2d) -> torch.Tensor:
@@ -47,20 +47,20 @@ class _Patches(torch.autograd.Function):
 
 
 class ThinConv2d(nn.Module):
-    """A convolution over few channels as a matrix product; computes the same function as the layer it replaces."""
+    """A convolution as a matrix product: the same function as the `layer` that it replaces, up to rounding."""
 
     def __init__(self, layer: nn.Conv2d) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The convolution."""
+        """The convolution of x (n, c, h, w): (n, k, h', w')."""
         output: torch.Tensor = _Patches.apply(x, self.layer)  # type: ignore[no-untyped-call]
         return output
 
 
 def is_thin(layer: nn.Module) -> bool:
-    """Whether a layer is a convolution over so few channels that a matrix product is faster."""
+    """Whether a layer is a convolution over one channel that `ThinConv2d` can replace."""
     return (
         type(layer) is nn.Conv2d
         and layer.in_channels <= WIDEST
@@ -73,7 +73,7 @@ def is_thin(layer: nn.Module) -> bool:
 
 
 def thinned(module: nn.Module) -> nn.Module:
-    """Replace convolutions over few channels within `module`, in place."""
+    """Replace all thin convolutions (`is_thin`) within `module`, in place; returns `module`."""
     for name, child in module.named_children():
         if is_thin(child):
             setattr(module, name, ThinConv2d(child))  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """The same function, faster: batch normalisation folded into layers, channels-last and one-channel convolutions.
 
-These changes affect only rounding, which is checked on the user's own inputs. A network that cannot be traced, or whose
-outputs would change, is left as it is.
+Such a change affects only rounding; this is checked on the user's own inputs. A change that is not possible, or that
+changes logits or gradients by more than rounding, is not made.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from cleverscore.models.classifier import Classifier
 from cleverscore.models.one_channel_conv import is_thin, thinned
 
 CHECKED_INPUTS = 8
-# Relative change of logits and gradients. Rounding moves logits by about 1e-7; where it flips a ReLU that is nearly at
-# zero it moves gradients by 1e-3 on networks of ImageNet size, as it does between any two libraries.
+# The largest relative change of logits, and of gradients, that counts as rounding. Rounding changes logits by about
+# 1e-7. It can change the sign of a ReLU's input that is nearly zero; this changes gradients by 1e-3 on networks of
+# ImageNet size. Two libraries differ by as much.
 TOLERANCES = (1e-4, 1e-2)
 
 _FUSE = {
@@ -29,7 +30,10 @@ _FUSE = {
 
 
 def tuned(classifier: Classifier, x: torch.Tensor) -> Classifier:
-    """A classifier with the same logits whose gradients are cheaper, checked on inputs `x` (n, *input_shape)."""
+    """A classifier with the same logits and cheaper gradients, checked on up to eight inputs `x` (n, *input_shape).
+
+    The classifier itself, if no change is possible.
+    """
     module = classifier.module
     changes = [_fold_batch_norm]
     if x.ndim == 4:
@@ -48,7 +52,7 @@ def tuned(classifier: Classifier, x: torch.Tensor) -> Classifier:
 def _same(classifier: Classifier, module: nn.Module, x: torch.Tensor) -> bool:
     try:
         before, after = (_logits_and_gradient(each, x) for each in (classifier, classifier.with_module(module)))
-    except Exception:  # a layer that refuses the change: keep the model as it was
+    except Exception:  # a layer that cannot compute after the change
         return False
     return all(
         float((b - a).norm()) <= tolerance * float(a.norm())
@@ -83,7 +87,11 @@ def _thin(module: nn.Module) -> nn.Module | None:
 
 
 def _fold_batch_norm(module: nn.Module) -> nn.Module | None:
-    """Replace a layer and the batch normalisation after it by one layer, where nothing else uses the layer's output."""
+    """A copy in which each layer with batch normalisation after it is one layer; None if there is no such layer.
+
+    A layer is left alone if anything but the batch normalisation uses its output, or if it is called more than once.
+    Also None if the module cannot be traced.
+    """
     if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules()):
         return None
     try:
@@ -102,7 +110,7 @@ def _fold_batch_norm(module: nn.Module) -> nn.Module | None:
         fuse = _FUSE.get((type(first), type(second)))
         if fuse is None or not getattr(second, "track_running_stats", False):
             continue
-        # A layer that is called twice must keep its own weights.
+        # A layer that is called twice must keep its weights for the other call.
         if sum(n.op == "call_module" and n.target == source.target for n in traced.graph.nodes) != 1:
             continue
         parent, _, name = str(source.target).rpartition(".")

@@ -26,7 +26,10 @@ AFFINE_LAYERS = (
 
 
 def layers_in_order(module: nn.Module) -> list[nn.Module] | None:
-    """The layers of nested `Sequential`s, first to last; None if a module has its own `forward`."""
+    """The layers of nested `Sequential`s, first to last; None if a module that is no `Sequential` contains others.
+
+    What such a module computes from the modules in it is in its `forward`, which is not looked at.
+    """
     if type(module) is nn.Sequential:
         parts = [layers_in_order(child) for child in module]
         return None if any(part is None for part in parts) else [layer for part in parts for layer in part or ()]
@@ -34,7 +37,7 @@ def layers_in_order(module: nn.Module) -> list[nn.Module] | None:
 
 
 def is_affine(classifier: Classifier) -> bool:
-    """Whether the logits are affine in the input, judged by the types of the layers."""
+    """Whether the logits are affine in the input, judged by the types of the layers; False if this is not known."""
     layers = layers_in_order(classifier.module)
     if layers is None or classifier.outputs != "logits" or not layers or classifier.transform is not None:
         return False

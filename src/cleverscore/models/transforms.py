@@ -1,6 +1,7 @@
-"""Input transforms without a useful gradient, for `Classifier(..., transform=...)`; values are images in [0, 1].
+"""Input transforms without a useful gradient, for `Classifier(..., transform=...)`, for inputs with values in [0, 1].
 
-The `repr` of a deterministic transform names all its parameters; a run compares it to notice a changed transform.
+The `repr` of a transform names all its parameters. A run that is continued compares it with the stored one, to notice a
+changed transform.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Jpeg:
 
 
 def bit_depth(bits: int) -> BitDepth:
-    """A transform that keeps `bits` bits of every value.
+    """A transform that rounds every value to the nearest of 2^bits levels between 0 and 1.
 
     >>> bit_depth(1)(torch.tensor([[0.2, 0.6]]))
     tensor([[0., 1.]])
