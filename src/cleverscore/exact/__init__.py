@@ -1,7 +1,8 @@
 """Exact minimum distortions and local Lipschitz constants of small networks, for comparison with estimates.
 
-ReLU networks of some dozen units have both by mixed-integer programming (p = 1 and inf) or branch and bound over their
-cells (p = 2). Smooth networks have a dense multi-start search, a reference without a proof.
+For ReLU networks of a few dozen units, both are found by mixed-integer programming (p = 1 and inf) or by branch and
+bound over the phases of the units (p = 1, 2 and inf). For smooth networks there is a search with many starts
+(`dense_multistart_...`), a reference without a proof.
 """
 
 from __future__ import annotations

@@ -20,11 +20,11 @@ from cleverscore.exact.relu_network import Array, Bounds, Network, Phases, bound
 from cleverscore.exact.result import TOLERANCE
 from cleverscore.norms import dual_exponent
 
-MOST_CELLS = 50  # a walk from cell to cell gets shorter in every step; this many are never needed
+MOST_CELLS = 50  # each step of a walk from cell to cell leads to a nearer point; so many steps are never needed
 
 
 def half_spaces(phases: Phases, known: Bounds) -> tuple[Array, Array]:
-    """Inequalities matrix @ d + offset >= 0 that hold at all points with the given phases."""
+    """(matrix, offset) with matrix @ d + offset >= 0 at all points with the given phases, from their bounds `known`."""
     rows, offsets = [np.zeros((0, known.lower[0][0].shape[1]))], [np.zeros(0)]
     for k, phase in enumerate(phases):
         on, off = phase > 0, phase < 0
@@ -34,7 +34,10 @@ def half_spaces(phases: Phases, known: Bounds) -> tuple[Array, Array]:
 
 
 def cell(network: Network, phases: Phases) -> tuple[Array, Array, Array, float]:
-    """The polyhedron on which all phases are as given (rows, offsets), and the margin on it (slope, constant)."""
+    """(rows, heights, slope, constant) of the set of points d on which all phases are as given.
+
+    The set is rows @ d + heights >= 0, and the margin on it is slope @ d + constant.
+    """
     matrices, offsets = network.affine(phases)
     sides = [phase.astype(np.float64) for phase in phases]
     rows = np.vstack([np.zeros((0, network.dim)), *(s[:, None] * m for s, m in zip(sides, matrices, strict=False))])
@@ -49,7 +52,7 @@ def _children(phases: Phases, known: Bounds) -> Iterator[Phases]:
         free = fixed == 0
         if free.any():
             spread = np.minimum(-known.low[k], known.high[k])
-            # Where the margin does not care, early layers first: the bounds of later ones hang on them.
+            # If no unit affects the margin's bound, early layers come first: bounds of later ones depend on them.
             worth = np.where(free, known.influence[k] + 1e-6 * spread / (1 + k), -1.0)
             unit = int(worth.argmax())
             if worth[unit] > best:
@@ -70,10 +73,17 @@ def _with(phases: Phases, k: int, unit: int, side: int) -> Phases:
 def nearest_adversarial(
     network: Network, start: float, *, seconds: float, tolerance: float
 ) -> tuple[float, float, Array | None]:
-    """The smallest ||d||_p < start with margin <= 0: lower bound, upper bound, and the point, None if there is none."""
+    """The smallest ||d||_p < start with margin <= 0: a lower bound, an upper bound, and the point d of the upper bound.
+
+    The point is None if none nearer than `start` was found; the upper bound is then `start`.
+
+    network     with a single output, the margin.
+    seconds     time limit; if it is reached, the lower bound is smaller.
+    tolerance   relative; points that are nearer by less than this share are not searched for.
+    """
     began = time.perf_counter()
     high, best = start, None
-    unresolved = math.inf  # leaves that are too thin for floating point to decide
+    unresolved = math.inf  # the smallest distance at which all phases are fixed and rounding errors hide the answer
     order = count()
     heap: list[tuple[float, int, Phases]] = [(0.0, next(order), network.free())]
     while heap and heap[0][0] < high * (1.0 - tolerance):
@@ -101,7 +111,11 @@ def nearest_adversarial(
 
 
 def improved(network: Network, point: Array) -> Array | None:
-    """The nearest adversarial point of the cell of `point`, and of nearer cells in turn; None if the cell has none."""
+    """The nearest adversarial point in the cell of `point`, then in the next cell towards the input, and so on.
+
+    Ends when the distance no longer decreases; None if no adversarial point is found. (A cell is a set of points on
+    which all phases are the same.)
+    """
     best = crossing(network, point)
     for _ in range(MOST_CELLS):
         rows, heights, slope, constant = cell(network, network.phases(point))
@@ -137,7 +151,12 @@ def crossing(network: Network, point: Array) -> Array | None:
 def steepest_cell(
     network: Network, first: tuple[float, Array], *, seconds: float, tolerance: float = TOLERANCE
 ) -> tuple[float, float, Array]:
-    """The largest ||grad margin||_q of cells that meet the unit ball: lower bound, upper bound, a point of the cell."""
+    """The largest ||grad margin||_q of cells that meet the unit ball: lower bound, upper bound, a point of the cell.
+
+    first       a gradient norm that is attained in the ball, and a point where it is.
+    seconds     time limit; if it is reached, the two bounds differ by more than the tolerance.
+    tolerance   relative distance of the two bounds.
+    """
     began = time.perf_counter()
     low, best = first
     order = count()
@@ -164,13 +183,16 @@ def steepest_cell(
 
 
 def _flattest_split(network: Network, phases: Phases) -> list[tuple[float, int, int, int]]:
-    """The unit whose two phases give the smallest gradient bounds: (bound, layer, unit, phase) of both phases."""
+    """The unit for which the gradient bounds of its two phases have the smallest sum; an empty list if all are fixed.
+
+    Returns (bound, layer, unit, phase) for each of the two phases.
+    """
     best: list[tuple[float, int, int, int]] = []
     worth = math.inf
     for k, fixed in enumerate(phases):
         for unit in np.flatnonzero(fixed == 0).tolist():
             sides = [(slope_bound(network, _with(phases, k, unit, side)), k, unit, side) for side in (1, -1)]
-            # The sum, and not the larger one: where one side gives nothing, the other should give much.
+            # The sum, not the larger one: where one phase hardly lowers the bound, the other should lower it much.
             total = sides[0][0] + sides[1][0]
             if total < worth:
                 best, worth = sides, total
@@ -178,7 +200,7 @@ def _flattest_split(network: Network, phases: Phases) -> list[tuple[float, int, 
 
 
 def slope_bound(network: Network, phases: Phases) -> float:
-    """An upper bound of the gradient norm: gradient = W_1^T h with h between m - r and m + r, elementwise."""
+    """An upper bound of ||grad margin||_q at points with these phases: it is W_1^T h, with bounds on h, elementwise."""
     low = high = np.ones(1)
     for weight, fixed in zip(network.weights[:0:-1], phases[::-1], strict=True):
         positive, negative = np.maximum(weight, 0.0), np.minimum(weight, 0.0)

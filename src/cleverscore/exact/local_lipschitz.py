@@ -1,4 +1,7 @@
-"""The exact local Lipschitz constant of small ReLU networks: the largest gradient norm of linear pieces in a ball."""
+"""The exact local Lipschitz constant of small ReLU networks: the largest gradient norm of cells that meet a ball.
+
+A cell is a set of points on which the network is affine.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +38,15 @@ def exact_local_lipschitz(
 ) -> Exact:
     """max ||grad(f_c - f_j)(x)||_q over B_p(x0, radius), for p = 1, 2 or inf; the box is ignored.
 
-    search      "branching", or for p = 1 and inf "program": a mixed-integer program, which is slower for large inputs,
-                because it needs a binary variable per gradient entry of unknown sign.
-    Cells that reach less than a millionth of the radius into the ball do not count.
+    c is the predicted class of the image x0 and j is `target`. The network must be a sequence of Linear and ReLU layers
+    in turn. Linear pieces without a point in the ball that is at least a millionth of the radius away from all their
+    faces are left out.
+
+    image       one input, without a batch axis.
+    search      "branching", or for p = 1 and inf "program": mixed-integer programs, which are slower for large inputs.
+                For p = inf the program has a binary variable for each gradient component of unknown sign; for p = 1
+                there are up to two programs for each component.
+    seconds     time limit; if it is reached, the constant is only known to lie between `low` and `high`.
 
     >>> net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     >>> target = 1 - int(net(torch.zeros(1, 2)).argmax())
@@ -72,7 +81,7 @@ def exact_local_lipschitz(
 
 
 def _sampled(network: Network) -> tuple[float, Array]:
-    """The steepest of the cells of many random points: a first lower bound, and a point of the cell."""
+    """The largest gradient norm at SAMPLED random points of the unit ball, a first lower bound; and the point."""
     rows = torch.from_numpy(network.weights[0])
     points = starts(network.dim, SAMPLED, p=network.p, radius=1.0, seed=0, rows=rows).numpy()
     factor = np.ones((len(points), 1))
@@ -83,7 +92,10 @@ def _sampled(network: Network) -> tuple[float, Array]:
 
 
 def _largest_sum(network: Network, first: tuple[float, Array], *, seconds: float) -> tuple[float, float, Array]:
-    """The largest l1 norm of the gradient: a sum of |g_i|, with a binary variable for each entry of unknown sign."""
+    """The case p = inf: the largest sum of |g_i| over the gradient's components, by one mixed-integer program.
+
+    It has a binary variable for each component of unknown sign. Returns lower bound, upper bound and a point.
+    """
     encoding = encode(network, bounds(network))
     places, constants, low, high = slope_terms(network, encoding)
     program, weight = encoding.program, network.weights[0]
@@ -92,7 +104,7 @@ def _largest_sum(network: Network, first: tuple[float, Array], *, seconds: float
     moving = places >= 0
     steady = np.where(moving, 0.0, constants) @ weight
     signs = np.where(below >= 0.0, 1.0, np.where(above <= 0.0, -1.0, 0.0))
-    # Entries of known sign add up to one row over h.
+    # The |g_i| of known sign add up to one linear function of h.
     cost = {int(place): -float(value) for place, value in zip(places[moving], (weight @ signs)[moving], strict=True)}
     for i in np.flatnonzero(signs == 0.0):
         size = program.variable(0.0, max(-below[i], above[i]))
@@ -108,7 +120,10 @@ def _largest_sum(network: Network, first: tuple[float, Array], *, seconds: float
 
 
 def _largest_entry(network: Network, first: tuple[float, Array], *, seconds: float) -> tuple[float, float, Array]:
-    """The largest |g_i|: one linear objective per entry and sign, in order of decreasing bounds."""
+    """The case p = 1: the largest |g_i|, by one program for each component and sign, in order of decreasing bounds.
+
+    Returns lower bound, upper bound and a point.
+    """
     began = time.perf_counter()
     encoding = encode(network, bounds(network))
     places, constants, low, high = slope_terms(network, encoding)
@@ -137,11 +152,17 @@ def _steepest(
     *,
     seconds: float,
 ) -> tuple[float, float, Array]:
-    """Maximise until the found cell intersects the ball; phase patterns whose cells do not are excluded in turn."""
+    """Maximise a gradient norm over the cells that meet the unit ball: lower bound, upper bound, a point.
+
+    If the cell of a solution does not meet the ball, its phases are excluded and the program is solved again.
+
+    cost, constant  the norm is constant - sum of cost[i] * variable i.
+    first           a gradient norm that is attained in the ball, and a point where it is.
+    """
     began = time.perf_counter()
     costs = np.zeros(len(encoding.program.low))
     costs[list(cost)] = list(cost.values())
-    (best, point), bound = first, 1.0  # the scale that was chosen above
+    (best, point), bound = first, 1.0  # gradients are scaled so that none is longer
     while True:
         solved = encoding.program.solve(costs, seconds=seconds - (time.perf_counter() - began), gap=TOLERANCE)
         if solved.status == INFEASIBLE:

@@ -1,10 +1,11 @@
 """The exact minimum distortion of small ReLU networks.
 
-An attack finds an adversarial point, and a first radius is that of the nearest adversarial point in its cell (the
-linear piece around it). Then a mixed-integer program (p = 1 and inf) decides whether the ball that is smaller by the
-tolerance contains an adversarial point, with bounds of the units for just that ball. A "yes" gives a nearer point and
-the next question, a "no" completes the proof. Minimising the radius in the program itself is far slower, because the
-bounds must then hold for all radii.
+An attack finds an adversarial point. The first radius is the distance of the nearest adversarial point in the same
+cell, which is the set around it on which the network is affine. Then branch and bound (the default for p = 2) looks for
+a nearer point, or a mixed-integer program (the default for p = 1 and inf) decides whether the ball that is smaller by
+the tolerance contains an adversarial point, with bounds of the units for just this ball. A "yes" gives a nearer point
+and the next question, a "no" completes the proof. Minimising the radius in the program itself is far slower, because
+the bounds must then hold for all radii.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ def exact_minimum_distortion(
 ) -> Exact:
     """min ||delta||_p with f_j(x + delta) >= f_c(x + delta) for a target j, for p = 1, 2 or inf; the box is ignored.
 
+    c is the predicted class. The network must be a sequence of Linear and ReLU layers in turn.
+
     image       one input, without a batch axis.
-    targets     a name such as "runner_up", or a list of classes, [[3, 5]]; the result is the smallest distortion over
-                them.
+    targets     a name such as "runner_up", or a list with one list of classes, [[3, 5]]; the result is the smallest
+                distortion over these classes.
     search      "program" (mixed-integer, the default for p = 1 and inf) or "branching" (the default for p = 2).
     seconds     time limit; if it is reached, the distortion is only known to lie between `low` and `high`.
 
@@ -84,7 +87,11 @@ def exact_minimum_distortion(
 
 
 def _by_branching(network: Network, high: float, *, seconds: float) -> tuple[float, Array | None]:
-    """The radius below which nothing is adversarial, and a point nearer than `high` if there is one."""
+    """By branch and bound: a radius below which no point is adversarial, and an adversarial point nearer than `high`.
+
+    `network` has a single output, the margin of one target. The point is a vector d from the input; None if there is
+    none, or if time ran out before one was found.
+    """
     smaller, basis = network.projected()
     low, _, point = nearest_adversarial(smaller, high, seconds=seconds, tolerance=TOLERANCE)
     if low < high * (1.0 - 2.0 * TOLERANCE):  # the time ran out
@@ -93,7 +100,7 @@ def _by_branching(network: Network, high: float, *, seconds: float) -> tuple[flo
 
 
 def _by_program(network: Network, high: float, *, seconds: float) -> tuple[float, Array | None]:
-    """The radius below which nothing is adversarial, and a point nearer than `high` if there is one."""
+    """The same as `_by_branching`, by mixed-integer programs."""
     began = time.perf_counter()
     found, slack = None, TOLERANCE
     while slack < 0.1:
@@ -116,12 +123,12 @@ def _by_program(network: Network, high: float, *, seconds: float) -> tuple[float
         if point is not None and np.linalg.norm(point, network.p) < high:
             found, high, slack = point, float(np.linalg.norm(point, network.p)), TOLERANCE
         else:
-            slack *= 4.0  # a point within the solver's tolerance only: ask a little further inside
+            slack *= 4.0  # adversarial only within the solver's tolerance: ask about a smaller ball
     return certified_radius(network, high), found
 
 
 def certified_radius(network: Network, high: float) -> float:
-    """The largest radius, found by bisection, at which the lower bound of the margin is above 0."""
+    """The largest radius up to `high`, found by bisection, at which the lower bound of the margin is above 0."""
     low = 0.0
     for _ in range(30):
         middle = 0.5 * (low + high)

@@ -1,7 +1,9 @@
 """The mixed-integer program of a ReLU network on the unit ball: one binary variable per unit of unknown phase.
 
-For a unit z with l <= z <= u, its output y and its phase a in {0, 1}: y >= z, y >= 0, y <= z - l (1 - a), y <= u a.
-A product h = a g of a phase and a number m <= g <= M likewise: m a <= h <= M a, g - M (1 - a) <= h <= g - m (1 - a).
+A unit with input z, l <= z <= u, output y and phase a (1 active, 0 inactive) has the constraints
+    y >= z,  y >= 0,  y <= z - l (1 - a),  y <= u a.
+A product h = a g of a phase and a number g, m <= g <= M, has the constraints
+    m a <= h <= M a,  g - M (1 - a) <= h <= g - m (1 - a).
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ from cleverscore.exact.relu_network import Array, Bounds, Network, Phases
 
 @dataclass
 class Program:
-    """A mixed-integer program, to which variables and constraints are added one by one."""
+    """A mixed-integer program, to which variables and constraints are added one by one.
+
+    low, high       limits of each variable.
+    whole           1 for each variable that is a whole number, else 0.
+    rows            positions and coefficients of the variables in each constraint.
+    floors, caps    limits of each constraint.
+    """
 
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
@@ -37,13 +45,13 @@ class Program:
         return len(self.low) - 1
 
     def require(self, positions: npt.ArrayLike, values: npt.ArrayLike, floor: float, cap: float) -> None:
-        """Require floor <= sum of values * variables <= cap."""
+        """Require floor <= sum of values * (variables at positions) <= cap."""
         self.rows.append((np.asarray(positions, np.intp), np.asarray(values, np.float64)))
         self.floors.append(floor)
         self.caps.append(cap)
 
     def solve(self, cost: Array, *, seconds: float, gap: float) -> OptimizeResult:
-        """Minimise cost @ variables; returns the solution."""
+        """Minimise cost @ variables within `seconds`, to the relative accuracy `gap`; returns scipy's result."""
         counts = [len(positions) for positions, _ in self.rows]
         matrix = csr_array(
             (
@@ -66,8 +74,10 @@ class Program:
 class Encoding:
     """Positions of a network's inputs, unit outputs and phases among the variables of a program.
 
+    inputs      the positions of the inputs; for p = 1, of their positive parts and then of their negative parts.
     outputs     per hidden layer and unit, the position of its output; -1 where it is 0.
     phases      per hidden layer and unit, the position of its phase; -1 where the bounds fix it.
+    fixed       the phases that the bounds fix, 0 for other units.
     """
 
     program: Program
@@ -77,7 +87,7 @@ class Encoding:
     fixed: Phases
 
     def point(self, solution: Array, dim: int) -> Array:
-        """The input d of a solution."""
+        """The input d (dim,) of a solution."""
         values: Array = solution[self.inputs]
         return values if len(values) == dim else values[:dim] - values[dim:]
 
@@ -89,14 +99,17 @@ class Encoding:
         )
 
     def forbid(self, pattern: Phases) -> None:
-        """Add a constraint that excludes one pattern of phases."""
+        """Add a constraint to the program that excludes one pattern of phases."""
         places = np.concatenate([p[p >= 0] for p in self.phases])
         on = np.concatenate([f[p >= 0] for p, f in zip(self.phases, pattern, strict=True)]) > 0
         self.program.require(places, np.where(on, -1.0, 1.0), 1.0 - int(on.sum()), math.inf)
 
 
 def encode(network: Network, known: Bounds) -> Encoding:
-    """A program with the inputs in the unit ball and all hidden units; the caller adds the output layer."""
+    """A program with the inputs, which lie in the unit ball, and all hidden units; the caller adds the output layer.
+
+    `known` are bounds of the network's units.
+    """
     program = Program()
     if math.isinf(network.p):
         inputs = np.array([program.variable(-1.0, 1.0) for _ in range(network.dim)], np.intp)
@@ -130,9 +143,11 @@ def encode(network: Network, known: Bounds) -> Encoding:
 
 
 def slope_terms(network: Network, encoding: Encoding) -> tuple[npt.NDArray[np.intp], Array, Array, Array]:
-    """Variables h with gradient = W_1^T h, added to the program: positions (or -1), constants, lower and upper bounds.
+    """Add variables h to the program, one per unit of the first layer, such that the margin's gradient is W_1^T h.
 
-    From the output backward, g_k = W_(k+1)^T h_(k+1) and h_k = phase * g_k, starting from the margin's own row.
+    From the output, where h is 1, backward: g_k = W_(k+1)^T h_(k+1), and h_k is g_k for active units and 0 for inactive
+    ones. Returns four arrays (units,) about h of the first layer: positions of the variables (-1 where h is constant),
+    the constants, lower bounds and upper bounds.
     """
     program = encoding.program
     places = np.full(1, -1, np.intp)

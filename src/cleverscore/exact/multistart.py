@@ -1,9 +1,9 @@
-"""Dense multi-start maximisation over a ball, in float64: the reference for networks without an exact method.
+"""Maximisation over a ball from many starts, in float64: the reference for networks without an exact method.
 
-Every start is moved by projected ascent, x <- P(x + step * direction), with the steepest direction of its norm. A step
-that does not increase the value is undone and halved, one that does is lengthened, so values never decrease. The ascent
-finds local maxima to many digits, and the global one unless no start lies in its basin. The result is a lower bound of
-the maximum.
+Every start is moved by projected ascent, x <- P(x + step * direction), where P is the projection onto the ball and the
+direction is that of the gradient (of its sign for p = inf). A step that does not increase the value is undone and
+halved, one that does is lengthened, so values never decrease. The ascent finds local maxima to many digits, and the
+global one unless no start lies in its basin. The result is a lower bound of the maximum.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from cleverscore.threads import one_thread
 
 Objective = Callable[[torch.Tensor], torch.Tensor]
 
-HOPS = (0.7, 0.5, 0.3, 0.2, 0.1)  # radii
-LARGE = 4.0  # far enough outside that the projection onto the l1 ball is sparse, as its best points are
-LONGER, SHORTER = 1.3, 0.5
-SMALLEST_STEP = 1e-9  # radii: below it nothing changes in the digits that are compared
+HOPS = (0.7, 0.5, 0.3, 0.2, 0.1)  # in radii: how far good ends are moved, at most, before ascents start again
+LARGE = 4.0  # in radii: so far outside that the projection onto the l1 ball is sparse, as the best points are
+LONGER, SHORTER = 1.3, 0.5  # factors of the step after a step that increased the value, and after one that did not
+SMALLEST_STEP = 1e-9  # in radii: smaller steps change none of the digits that are compared
 
 
 def in_double(classifier: Classifier) -> Classifier:
@@ -42,17 +42,17 @@ def in_double(classifier: Classifier) -> Classifier:
 
 
 def one_example(classifier: Classifier, image: Any, targets: TargetsLike) -> Example:
-    """One image without a batch axis, in double precision, with its predicted class and targets."""
+    """An image without a batch axis as an example, in the precision of the classifier."""
     return prepare(classifier, torch.as_tensor(image)[None], targets=targets)[0]
 
 
 def project(offsets: torch.Tensor, p: float, radius: float) -> torch.Tensor:
-    """The nearest point of the ball to each row (n, d), for p = 1, 2 and inf."""
+    """The point of the ball around 0 that is nearest to each row (n, d) of `offsets`, for p = 1, 2 and inf."""
     return onto_ball(offsets, offsets.new_full((len(offsets),), radius), p)
 
 
 def directions(gradients: torch.Tensor, p: float) -> torch.Tensor:
-    """Steepest directions of length 1: the sign for p = inf, the gradient itself otherwise."""
+    """Directions of ascent (n, d): the sign of each gradient for p = inf, else the gradient scaled to l2 length 1."""
     if math.isinf(p):
         return gradients.sign()
     unit: torch.Tensor = gradients / torch.linalg.vector_norm(gradients, 2.0, dim=1, keepdim=True).clamp_min(1e-300)
@@ -63,7 +63,10 @@ def directions(gradients: torch.Tensor, p: float) -> torch.Tensor:
 def ascend(
     objective: Objective, offsets: torch.Tensor, *, p: float, radius: float, steps: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Projected ascent from every row (n, d) of `offsets` in the ball around 0: final rows and their values (n,)."""
+    """Projected ascent from every row (n, d) of `offsets` in the ball around 0: final rows and their values (n,).
+
+    `objective` maps rows (n, d) to values (n,).
+    """
     offsets = project(offsets, p, radius)
     values, slopes = _differentiated(objective, offsets)
     step = torch.full_like(values, 0.5 * radius)
@@ -91,10 +94,10 @@ def _differentiated(objective: Objective, offsets: torch.Tensor) -> tuple[torch.
 def starts(
     dim: int, count: int, *, p: float, radius: float, seed: int, rows: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The centre, and points spread over the ball and its surface (n, d).
+    """Starts (count, dim) in the ball around 0: the centre, and random points inside the ball and on its surface.
 
-    rows    the first layer's matrix (h, d), if there is one: half of the points then lie on the surface in the space of
-            its rows, because a random direction in many dimensions hardly changes any of a few units.
+    rows    the first layer's matrix (h, dim), if there is one: half of the points are then random combinations of its
+            rows, on the surface, because a random direction in many dimensions hardly changes any of a few units.
     """
     generator = torch.Generator().manual_seed(seed)
     spread = torch.randn(count, dim, dtype=torch.float64, generator=generator)
@@ -109,7 +112,7 @@ def starts(
         rows = rows.double().cpu()
         seen = spread[2::2]
         mixed = torch.randn(len(seen), len(rows), dtype=torch.float64, generator=generator)
-        # Rows of length 1, so that units with small weights have their turn as well.
+        # Rows of length 1, so that units with small weights get as many starts as others.
         combined = mixed @ (rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(1e-300))
         spread[2::2] = project(LARGE * directions(combined, p), p, 1.0)
     spread[0] = 0.0
@@ -117,7 +120,7 @@ def starts(
 
 
 def first_rows(classifier: Classifier, x: torch.Tensor) -> torch.Tensor | None:
-    """The matrix of the first layer, if it is dense, with respect to inputs before preprocessing (up to scale)."""
+    """The matrix (h, d) of the first layer for inputs before preprocessing; None if this layer is not dense."""
     layers = layers_in_order(classifier.module)
     inner = [layer for layer in layers or () if not isinstance(layer, (nn.Flatten, nn.Identity))]
     if not inner or type(inner[0]) is not nn.Linear or inner[0].in_features != x.numel():
@@ -137,10 +140,14 @@ def dense_multistart_lipschitz(
     steps: int = 60,
     seed: int = 0,
 ) -> Exact:
-    """The largest ||grad(f_c - f_j)||_q in B_p(x0, radius) that `count` ascents find.
+    """The largest ||grad(f_c - f_j)||_q in B_p(x0, radius) that `count` ascents find, for p = 1, 2 or inf.
 
-    The network has to be twice differentiable. `high` is infinite: nothing is proved, though for networks of a
-    few dozen inputs the value is reliable.
+    c is the predicted class of the image x0 and j is `target`. The network has to be twice differentiable. `high` is
+    infinite: nothing is proved, though for networks of a few dozen inputs the value is reliable.
+
+    image           one input, without a batch axis.
+    count, steps    number of starts, and of steps of a first ascent.
+    seed            seed of the starts.
 
     >>> smooth = Classifier(torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Softplus(), torch.nn.Linear(8, 2)))
     >>> target = 1 - int(smooth(torch.zeros(1, 3)).argmax())
@@ -162,7 +169,7 @@ def dense_multistart_lipschitz(
 
     spread = starts(x.numel(), count, p=p, radius=radius, seed=seed, rows=first_rows(classifier, x)).to(x.device)
     ends, values = ascend(slope, spread, p=p, radius=radius, steps=steps)
-    # Sharp softplus units make many small hills: the best ascents start again from nearby, then go to the last digit.
+    # Sharp softplus units make many small hills: ascents start again near the best ends, and the best ones go on longer.
     for reach in HOPS:
         best = values.topk(max(1, count // 8)).indices
         again = ends[best].repeat(8, 1)[:count] + reach * spread[: 8 * len(best)]
@@ -188,9 +195,16 @@ def dense_multistart_distortion(
 ) -> Exact:
     """The smallest ||delta||_p at which ascents of f_j - f_c reach 0, by bisection of the radius: an attack.
 
-    count, steps    number of ascents at each radius, and steps of each.
+    c is the predicted class and j a target; p is 1, 2 or inf.
+
+    image           one input, without a batch axis.
+    targets         as in `exact_minimum_distortion`.
+    count, steps    number of ascents at each radius, and the largest number of steps of each.
+    seed            seed of the starts.
     accuracy        relative accuracy of the bisection.
-    `low` is 0: nothing is proved. At `point` the target's logit is at least that of the predicted class, in float64.
+
+    `low` is 0: nothing is proved. At `point` the target's logit is at least that of the predicted class, in float64. If
+    no ascent reaches 0, `value` and `high` are infinite and `point` is the image.
     """
     p = checked_norm(p)
     began = time.perf_counter()
@@ -226,7 +240,11 @@ def _shortest(
     seed: int,
     accuracy: float,
 ) -> torch.Tensor | None:
-    """The shortest offset found, below `limit`, at which `lead` reaches 0."""
+    """The shortest offset (d,) from x that was found, below `limit`, at which `lead` reaches 0; None if there is none.
+
+    lead    f_j - f_c as a function of offsets (n, d).
+    rows    as in `starts`.
+    """
     dim, device = x.numel(), x.device
     values, slopes = _differentiated(lead, torch.zeros(1, dim, dtype=torch.float64, device=device))
     if float(values[0]) >= 0.0:
@@ -251,7 +269,7 @@ def _shortest(
         if math.isfinite(high) and high - low <= accuracy * high:
             break
         radius = 2.0 * radius if math.isinf(high) else 0.5 * (low + high)
-        # What was good in one ball is a start in the next; half the starts are fresh ones.
+        # The better half of the ends are starts in the next ball; the other starts are new.
         keep = values.topk(count // 2).indices
         ends = torch.cat([project(ends[keep], p, radius), unit[: count - len(keep)] * radius])
     return found

@@ -1,4 +1,4 @@
-"""The point of a polyhedron nearest to the origin: least distance in l2, linear programs in l1 and l_inf."""
+"""The point of a polyhedron nearest to the origin, by least squares in l2 and by linear programs in l1 and linf."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from cleverscore.errors import SettingError
 
 Array = npt.NDArray[np.float64]
 
-# Cells that hold no point this far (in radii) from all their faces are not counted: solvers cannot tell them from none.
+# Cells without a point that is this far (in radii) from all their faces are left out: solvers cannot tell them from
+# empty ones.
 DEPTH = 1e-6
-EMPTY = 1e-9  # a residual below this share says that the constraints contradict each other
+EMPTY = 1e-9  # a least-squares residual up to this means that the constraints contradict each other
 
 
 def nearest(matrix: Array, offset: Array, p: float) -> Array | None:
@@ -40,7 +41,7 @@ def nearest(matrix: Array, offset: Array, p: float) -> Array | None:
 
 
 def _least_squares(matrix: Array, offset: Array) -> Array | None:
-    """Lawson & Hanson's least distance programming: the residual of one non-negative least-squares problem."""
+    """The l2 case, by Lawson & Hanson's least distance programming: from the residual of non-negative least squares."""
     stacked = np.vstack([matrix.T, -offset[None]])
     wanted = np.zeros(len(stacked))
     wanted[-1] = 1.0
@@ -69,7 +70,10 @@ def _linear_linf(matrix: Array, offset: Array) -> Array | None:
 
 
 def within(matrix: Array, offset: Array, p: float) -> Array | None:
-    """A point of the unit ball that is DEPTH away from every face of the polyhedron; None if there is none."""
+    """A point d of the unit ball inside matrix @ d + offset >= 0, at least DEPTH away from every face.
+
+    None if there is none. The unit ball is that of l_p.
+    """
     size = np.linalg.norm(matrix, axis=1)
     if p == 2.0:
         point = nearest(matrix, offset - DEPTH * size, p)

@@ -97,7 +97,7 @@ class Network:
 
 
 def read(classifier: Classifier, image: torch.Tensor, p: float) -> Network:
-    """The network of a classifier and its preprocessing, around `image`; an error unless Linear and ReLU alternate."""
+    """The network of a classifier with its preprocessing, around `image`; an error unless Linear and ReLU alternate."""
     layers = layers_in_order(classifier.module)
     kinds = [layer for layer in layers or [] if not isinstance(layer, _SKIPPED)]
     right = all(type(layer) is (nn.ReLU if k % 2 else nn.Linear) for k, layer in enumerate(kinds))
@@ -114,7 +114,7 @@ def read(classifier: Classifier, image: torch.Tensor, p: float) -> Network:
         for layer in linear
     ]
     x = image.detach().double()
-    # The preprocessing is affine: what it makes of the input, and its slope, tell all.
+    # The preprocessing is affine, so its value at the input and its slope describe it completely.
     centre = classifier.standardised(x[None]).flatten().cpu().numpy()
     slope = classifier.preprocessing(x)[0].flatten().cpu().numpy()
     biases[0] = biases[0] + weights[0] @ centre
@@ -124,11 +124,13 @@ def read(classifier: Classifier, image: torch.Tensor, p: float) -> Network:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Enclosures on the ball under given phases: low[k] <= z_k <= high[k], and linear functions of d around z_k.
+    """Bounds of all layers at those points d of the unit ball where the units have the given phases.
 
-    lower, upper    per layer, (matrix, offset) with lower <= z_k <= upper on the ball.
-    influence       per hidden layer, how much each unit's unknown phase loosens the lower bound of the last output.
-    possible        False where the phases contradict the bounds.
+    low, high       per layer, bounds (units,) of its values z.
+    lower, upper    per layer, the matrix A and the offset c of linear functions A d + c below and above z.
+    influence       per hidden layer (units,), how much each unit's unknown phase loosens the lower bound of the last
+                    output.
+    possible        False if the bounds show that no point has the given phases.
     """
 
     low: tuple[Array, ...]
@@ -140,7 +142,7 @@ class Bounds:
 
     @property
     def phases(self) -> Phases:
-        """The phases of units that are fixed by the bounds or by the given phases."""
+        """The phases of all units: those that the bounds or the given phases fix, 0 for the others."""
         return tuple(
             np.where(low >= 0.0, 1, np.where(high <= 0.0, -1, 0)).astype(np.int8)
             for low, high in zip(self.low[:-1], self.high[:-1], strict=True)
@@ -148,7 +150,7 @@ class Bounds:
 
 
 def bounds(network: Network, phases: Phases | None = None) -> Bounds:
-    """Bounds of all layers on the unit ball, layer by layer."""
+    """Bounds of all layers on the unit ball, where the units have the given phases; default: no phase is fixed."""
     phases = network.free() if phases is None else phases
     q = dual_exponent(network.p)
     lows: list[Array] = []
@@ -175,7 +177,11 @@ def bounds(network: Network, phases: Phases | None = None) -> Bounds:
 def _backward(
     network: Network, lows: Sequence[Array], highs: Sequence[Array], k: int, *, sign: float
 ) -> tuple[tuple[Array, Array], list[Array]]:
-    """A linear function of d below (sign 1) or above (sign -1) z_k, and how much each unit's relaxation loosens it."""
+    """A linear function (matrix, offset) of d below (sign 1) or above (sign -1) the values z of layer k, from 0.
+
+    Also, per hidden layer before k, how much the relaxation of each of its units loosens the bound of the last value of
+    z. `lows` and `highs` are bounds of the layers before k.
+    """
     matrix, offset = sign * network.weights[k], sign * network.biases[k]
     costs: list[Array] = []
     for j in reversed(range(k)):
@@ -184,7 +190,7 @@ def _backward(
         width = np.where(unsure, high - low, 1.0)
         chord = np.where(unsure, high / width, low >= 0.0)
         intercept = np.where(unsure, -low * high / width, 0.0)
-        line = np.where(unsure, high > -low, chord)  # of the lines through 0, the one with the smaller area
+        line = np.where(unsure, high > -low, chord)  # the lower line's slope: 1 or 0, for the smaller area
         positive, negative = np.maximum(matrix, 0.0), np.minimum(matrix, 0.0)
         costs.append((-negative[-1]) * intercept)
         offset = offset + negative @ intercept

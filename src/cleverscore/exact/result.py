@@ -9,20 +9,21 @@ import torch
 
 from cleverscore.errors import SettingError
 
-# HiGHS works to 1e-6 in margins that are scaled to 1 at the input and in gradients that are scaled to their bound.
+# Relative. HiGHS, scipy's solver, works to 1e-6; margins are scaled to 1 at the input, gradients so that 1 bounds them.
 TOLERANCE = 1e-5
 BRANCHING, PROGRAM = "branching", "program"
 
 
 @dataclass(frozen=True)
 class Exact:
-    """The result of an exhaustive search: a value with proved bounds.
+    """A minimum distortion or a local Lipschitz constant, with bounds.
 
-    value       the value at `point`, checked in float64: `high` of a minimum, `low` of a maximum.
-    low, high   proved bounds: the true value lies between them, up to the solver's tolerance.
-    target      the class for which the value is attained.
-    point       where the value is attained, in the image's shape: the nearest adversarial input, or the centre of the
-                steepest cell.
+    value       the value at `point`, in float64: equal to `high` for a distortion, to `low` for a Lipschitz constant.
+    low, high   proved bounds: the true value lies between them, up to the solver's tolerance. A search without a proof
+                has the trivial bound 0 or infinity.
+    target      the target class for which the value is attained.
+    point       where the value is attained, in the image's shape: the nearest adversarial input found, or a point where
+                the gradient is largest.
     """
 
     value: float
@@ -34,12 +35,12 @@ class Exact:
 
     @property
     def closed(self) -> bool:
-        """Whether the bounds agree; False if the time limit ended the search."""
+        """Whether the bounds agree up to the tolerance; False if time ran out, or if the search proves nothing."""
         return math.isfinite(self.high) and self.high - self.low <= 3.0 * TOLERANCE * abs(self.high)
 
 
 def checked_search(search: str, p: float) -> str:
-    """The search, checked: "branching" for any norm, or "program" (mixed-integer) for p = 1 and inf."""
+    """The name of a search, checked: "branching" for p = 1, 2 and inf, "program" (mixed-integer) for p = 1 and inf."""
     if search not in (BRANCHING, PROGRAM):
         raise SettingError(f"search={search!r}: choose '{BRANCHING}' or '{PROGRAM}'")
     if search == PROGRAM and p == 2.0:

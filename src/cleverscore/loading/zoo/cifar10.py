@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from cleverscore.errors import LoadError
 
-# Sums of the files in Krizhevsky's cifar-10-binary.tar.gz.
+# MD5 sums of the files in Krizhevsky's cifar-10-binary.tar.gz.
 MD5 = {
     "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
     "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",

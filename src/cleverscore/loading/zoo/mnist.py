@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from cleverscore.errors import LoadError
 
-# Sums of the files as LeCun, Cortes and Burges published them.
+# MD5 sums of the files as LeCun, Cortes and Burges published them.
 MD5 = {
     "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
     "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",

@@ -1,7 +1,7 @@
 """Shipped files: weights of the paper's eight small networks and the first 200 test images of MNIST.
 
-Weights of all networks but the MNIST MLP and CNN are stored in half precision; the stated accuracies are those of the
-rounded weights.
+Weights of all networks but the MNIST MLP and CNN are stored in half precision; the accuracies that `train` prints at
+the end are those of the rounded weights.
 
 MNIST is by Yann LeCun, Corinna Cortes and Christopher Burges, derived from NIST's Special Databases 1 and 3.
 """
@@ -26,7 +26,12 @@ SHIPPED_IMAGES = 200
 
 @dataclass(frozen=True)
 class ZooNetwork:
-    """A shipped network: how to build it, and the shape and data set of its inputs."""
+    """A shipped network: how to build it, and what its inputs are.
+
+    input_shape     the shape of one image.
+    bounds          the range of pixels.
+    mean, std       what the network expects to be subtracted from pixels, and what they are then divided by.
+    """
 
     build: Callable[[], nn.Module]
     input_shape: tuple[int, ...]
@@ -58,7 +63,7 @@ def network(name: str, folder: Path = DATA_FOLDER) -> nn.Module:
 
 
 def data(name: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """The shipped MNIST images in [0, 1] and their labels."""
+    """The shipped data `name`, "mnist": images (200, 1, 28, 28) in [0, 1] and labels (200,)."""
     if name not in DATA:
         raise LoadError(f"there is no data '{name}' in the zoo; choose one of: {', '.join(DATA)}")
     with np.load(DATA_FOLDER / f"{name}.npz") as stored:

@@ -4,10 +4,10 @@ SGD with Nesterov momentum 0.9, as in the authors' code. Their 50 epochs at a co
 cosine schedule, which reaches about the same accuracy in a fraction of the time. The first 5,000 training images are
 held out, as in their code, so that no choice depends on a test image.
 
-Distillation at temperature T: a network trained at T is one whose output layer is T times that of an ordinary network,
-because its loss is computed from logits / T. So the teacher is the shipped CNN with its output layer multiplied by T,
-and its soft labels at T are the CNN's softmax. The student, a new network, learns logits / T, and its output layer is
-multiplied by T at the end.
+Distillation at temperature T computes losses and soft labels from logits / T. A network that is trained in this way is
+an ordinary network whose output layer is multiplied by T at the end. So the teacher would be the shipped CNN with its
+output layer multiplied by T, and its soft labels are the softmax of the CNN as it is shipped. The student is a new
+network that is trained with these labels; then its output layer is multiplied by T.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Recipe:
     warm_up: float = 0.0  # share of the steps in which the rate rises to `rate`
     shift: int = 0  # images are moved by up to this many pixels in each direction
     mirror: bool = False  # half of the images are mirrored
-    he: float = 0.0  # first weights after He et al. (2015), for inputs of this spread; 0: torch's own
+    he: float = 0.0  # initial weights after He et al. (2015), for inputs of this standard deviation; 0: torch's
     dropout: float = 0.5
-    teacher: str = ""  # soft labels come from this network
+    teacher: str = ""  # the network whose soft labels are learnt; "": plain labels
     half: bool = True  # weights are stored in half precision
 
 
@@ -65,7 +65,7 @@ RECIPES = {
 
 
 def _moved(images: torch.Tensor, shift: int, generator: torch.Generator) -> torch.Tensor:
-    """Shift a whole batch of images by one random offset, filling with background."""
+    """Shift all images by the same random offset of up to `shift` pixels, filling with black."""
     across, down = (int(torch.randint(-shift, shift + 1, (), generator=generator)) for _ in range(2))
     side = images.shape[-1]
     padded = nn.functional.pad(images, (shift, shift, shift, shift), value=-0.5)
@@ -78,7 +78,7 @@ def _mirrored(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _start(network: nn.Module, recipe: Recipe) -> None:
-    """Set the initial weights and the dropout of `recipe`."""
+    """Give a new network the initial weights and the dropout of `recipe`."""
     first = True
     for layer in network.modules():
         if isinstance(layer, nn.Dropout):
@@ -94,7 +94,7 @@ def _start(network: nn.Module, recipe: Recipe) -> None:
 
 
 def _rate(recipe: Recipe, progress: float) -> float:
-    """The learning rate after this share of all steps: a linear warm-up, then a cosine."""
+    """The learning rate after the share `progress` of all steps: a linear warm-up, then a cosine."""
     if progress < recipe.warm_up:
         return recipe.rate * max(progress / recipe.warm_up, 1e-3)
     return 0.5 * recipe.rate * (1.0 + math.cos(math.pi * (progress - recipe.warm_up) / (1.0 - recipe.warm_up)))
@@ -134,7 +134,8 @@ def train(
 ) -> nn.Module:
     """Train the network `name` of the zoo on images in [-0.5, 0.5], with soft labels if there is a `teacher`.
 
-    The output layer of a distilled network is multiplied by the temperature at the end.
+    The first HELD_OUT images are not learnt; the accuracy on them is printed after every epoch. With a teacher, the
+    output layer is multiplied by the temperature at the end.
     """
     recipe = recipe or RECIPES[name]
     torch.manual_seed(seed)
@@ -187,7 +188,7 @@ def weights_of(network: nn.Module, recipe: Recipe) -> dict[str, torch.Tensor]:
 
 
 def main() -> None:
-    """Train and write weights and images."""
+    """Train the networks that the arguments ask for, and write their weights and the shipped images."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mnist", type=Path, help="folder with the four MNIST idx files")
     parser.add_argument("--cifar", type=Path, help="folder with the six CIFAR-10 binary files")
