@@ -169,7 +169,7 @@ def dense_multistart_lipschitz(
 
     spread = starts(x.numel(), count, p=p, radius=radius, seed=seed, rows=first_rows(classifier, x)).to(x.device)
     ends, values = ascend(slope, spread, p=p, radius=radius, steps=steps)
-    # Sharp softplus units make many small hills: ascents start again near the best ends, and the best ones go on longer.
+    # Sharp softplus units make many small hills: ascents start again near the best ends; the best ones go on longer.
     for reach in HOPS:
         best = values.topk(max(1, count // 8)).indices
         again = ends[best].repeat(8, 1)[:count] + reach * spread[: 8 * len(best)]

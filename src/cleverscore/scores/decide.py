@@ -24,10 +24,12 @@ from cleverscore.scores.text_table import number
 class Decision:
     """Whether every input's score is at least the threshold.
 
+    at_least        the threshold.
     scores          scores of the inputs that were measured; after the first input that fails no other is started.
-    failed          the inputs whose score is below the threshold or missing.
-    misclassified   inputs whose label is not predicted, which fail without being scored.
-    gradients, full_gradients   gradients that were computed, and those of all blocks for all targets of all inputs.
+    failed          the scores that are below the threshold or NaN.
+    misclassified   ids of inputs whose label is not predicted. They fail; if there is one, no input is scored.
+    gradients, full_gradients   the number of gradients that were computed, and the number that all blocks for all
+                                targets of all inputs take.
     """
 
     at_least: float
@@ -39,7 +41,7 @@ class Decision:
 
     @property
     def passed(self) -> bool:
-        """Whether no input failed."""
+        """Whether no score failed and no input is misclassified."""
         return not self.failed and not self.misclassified
 
     def __bool__(self) -> bool:
@@ -90,9 +92,12 @@ def decide(
 
     After 32, 64, 128, ... blocks, an input is decided if the interval of its score is on one side of the threshold, or
     if the score is at least three standard deviations away from the threshold; the standard deviation is that of scores
-    from random halves of the blocks. The first input that fails ends the computation. The other arguments are those of
-    `clever`; with `labels`, a misclassified input counts as 0 and fails, unless `exclude_misclassified` leaves such
-    inputs out.
+    from random halves of the blocks. The first input that fails ends the computation.
+
+    at_least                the threshold: a distance in the norm p.
+    labels                  with them, a misclassified input counts as 0 and fails, and nothing is sampled.
+    exclude_misclassified   leave misclassified inputs out instead.
+    The other arguments are those of `clever`.
 
     >>> import torch
     >>> decide(Classifier(torch.nn.Linear(4, 3)), torch.rand(2, 4), at_least=0.0).passed
@@ -115,7 +120,7 @@ def decide(
     work = settings.estimator.max_work(settings, examples[0].x.numel())
     full = work * sum(len(example.targets) for example in examples)
     misclassified = tuple(s.input_id for s in examples if s.label not in (None, s.predicted))
-    shared_budget = Budget()  # knows also what was spent on inputs that were not finished when another failed
+    shared_budget = Budget()  # also counts gradients of inputs that were not finished when another one failed
     parts: list[Scores] = []
     if not misclassified:
         ready = settings.estimator.prepare(classifier, examples, settings, chunk_size=chunk_size, workers=workers)
@@ -143,7 +148,7 @@ def _checked(at_least: float) -> float:
 def assert_robust(
     classifier: Classifier, images: Any, *, p: float | str = 2.0, at_least: float, **options: Any
 ) -> Decision:
-    """Raise an AssertionError unless every score is at least `at_least`; `options` are those of `decide`.
+    """The result of `decide`; an AssertionError unless it passed. `options` are the other arguments of `decide`.
 
     >>> import torch
     >>> assert_robust(Classifier(torch.nn.Linear(4, 3)), torch.rand(2, 4), at_least=0.0).passed

@@ -18,13 +18,13 @@ from cleverscore.tails import FitOutcome
 if TYPE_CHECKING:
     from cleverscore.scores.score import Score
 
-DOUBTFUL = (FitOutcome.NO_ENDPOINT, FitOutcome.DRIFTING, FitOutcome.POOR)  # an end-point that is not to be relied on
+DOUBTFUL = (FitOutcome.NO_ENDPOINT, FitOutcome.DRIFTING, FitOutcome.POOR)  # fits whose end-point is unreliable
 LONGEST_NAME = 12
 MOST_NAMED = 5  # inputs whose numbers a remark lists
 
 
 def elimination_summary(rows: Sequence[Score]) -> str:
-    """How many targets were not eliminated, and why the others were."""
+    """One line: how many targets per input stayed in, and why others were eliminated; empty if none was."""
     rivals = [score for score in rows if score.target_kind == "all"]
     reasons = Counter(score.stopped for score in rivals)
     out = {reason: count for reason, count in reasons.items() if is_eliminated(reason)}
@@ -37,7 +37,7 @@ def elimination_summary(rows: Sequence[Score]) -> str:
 
 
 def could_eliminate(rows: Sequence[Score]) -> bool:
-    """Whether all targets got all blocks, so that elimination (a tolerance) could have saved some."""
+    """Whether inputs have several targets and all got all blocks, so that a tolerance could have saved some."""
     rivals = [score for score in rows if score.target_kind == "all"]
     inputs = len({(score.input, score.p) for score in rivals})
     return len(rivals) > inputs and all(score.stopped == StopReason.ALL_BLOCKS for score in rivals)
@@ -63,7 +63,11 @@ def label_word(score: Score, names: Sequence[str] | None) -> str:
 
 
 def scores_table(scores: Sequence[Score], *, class_names: Sequence[str] | None = None, stops: bool = False) -> str:
-    """A table with one line per score: classes, score, interval, fit; with `stops` also blocks and stop reason."""
+    """A table with one line per score: input, classes, norm, margin, score, and then interval, tests and fit.
+
+    Scores of a search have their lower limit, crossing, gradients and outcome instead of the last three. With `stops`,
+    every line also says how many gradients were computed and why sampling or search stopped.
+    """
     labelled = any(score.label is not None for score in scores)
     fitted = any(score.fit is not None for score in scores)
     headers = [
@@ -131,7 +135,7 @@ def below_the_table(scores: Sequence[Score], rows: Sequence[Score]) -> list[str]
 
 
 def summary(scores: Sequence[Score], *, could_eliminate: bool = False) -> str:
-    """Mean and median per norm, then one sentence of advice for each outcome other than `ok`."""
+    """Mean, median and smallest score for each norm, then the lines of `remarks`."""
     lines = []
     for p in sorted({score.p for score in scores}):
         values = np.array([score.counted for score in scores if score.p == p])
@@ -148,7 +152,11 @@ def summary(scores: Sequence[Score], *, could_eliminate: bool = False) -> str:
 
 
 def remarks(scores: Sequence[Score], *, could_eliminate: bool = False, fits: bool = True) -> list[str]:
-    """One sentence of advice for each outcome other than `ok`; `fits`: whether the table shows intervals and fits."""
+    """Sentences on what a reader of the table must know: misclassified inputs, capped or rough scores, other outcomes.
+
+    could_eliminate     whether to say that a tolerance would leave out targets far behind.
+    fits                whether the table shows intervals and fits.
+    """
     lines = []
     wrong = len({score.input for score in scores if score.correct is False})
     if wrong:

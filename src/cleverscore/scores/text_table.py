@@ -25,7 +25,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table as text: columns aligned to the right, headers underlined."""
+    """A table as text: columns aligned to the right, headers underlined; one sequence of cells per row."""
     widths = [
         max(len(headers[i]), *(len(row[i]) for row in rows)) if rows else len(headers[i]) for i in range(len(headers))
     ]

@@ -1,8 +1,8 @@
 """ONNX files as torch modules.
 
-The graph is evaluated twice, for two batch sizes, with an input that has a shape but no values. Results that still have
-values do not depend on the input: they are constants or multiples of the batch size. All other nodes become a torch.fx
-graph of torch layers and functions, whose outputs are compared with onnxruntime's.
+The graph is evaluated twice, for two batch sizes, with an input that has a shape but no values. Results that have
+values nevertheless do not depend on the input: they are constants or multiples of the batch size. All other nodes
+become a torch.fx graph of torch layers and functions, whose outputs are compared with onnxruntime's.
 """
 
 from __future__ import annotations
@@ -21,14 +21,20 @@ from cleverscore.loading.onnx.node import FLOW, LARGEST_TENSOR, Varying
 from cleverscore.loading.onnx.operators import OPERATORS
 from cleverscore.loading.onnx.read import Graph, Step, read
 
-BATCHES = (2, 3)  # two sizes tell a constant from a multiple
-# Relative to the largest output. Two libraries differ by about 1e-5 on networks of ImageNet size.
+BATCHES = (2, 3)  # sizes of the two evaluations, which tell a constant from a multiple
+# The largest difference from onnxruntime's outputs that is accepted, as a share of the largest output. Two libraries
+# differ by about 1e-5 on networks of ImageNet size.
 AGREEMENT = {torch.float16: 2e-2, torch.float32: 1e-3, torch.float64: 1e-6}
 
 
 @dataclass(frozen=True)
 class Imported:
-    """A network read from an ONNX file."""
+    """A network read from an ONNX file.
+
+    module          the network; takes inputs (n, *input_shape) of any batch size n.
+    input_shape     the shape of one input, without a batch axis.
+    origin          text about the file's opset and the program that wrote it.
+    """
 
     module: nn.Module
     input_shape: tuple[int, ...]
@@ -36,7 +42,7 @@ class Imported:
 
 
 def load_onnx(path: Path) -> Imported:
-    """Read, convert and check an ONNX file."""
+    """Read and convert an ONNX file, and compare the result with onnxruntime; a LoadError if one of these fails."""
     graph = read(path)
     unknown = [step for step in graph.steps if step.operator not in OPERATORS and step.operator not in LAYERS]
     if unknown:
@@ -49,7 +55,7 @@ def load_onnx(path: Path) -> Imported:
         module = _converted(graph, BATCHES)
         _compare(path, graph, module)
     except Exception as error:
-        # A graph written for one batch size can still be run in groups of that size.
+        # A graph that only works for the batch size it was written for is run in groups of that size.
         if graph.batch is None or (isinstance(error, CleverError) and not isinstance(error, LoadError)):
             raise
         fixed = replace(graph, batch=None)
@@ -81,7 +87,10 @@ class _Tracer(fx.Tracer):
 
 
 def _folded(first: torch.Tensor, second: torch.Tensor, batches: tuple[int, int]) -> Any:
-    """The value of a node if it does not depend on the input: a constant, or multiples of the batch size; else None."""
+    """The value of a node from its values for two batch sizes, if it does not depend on the input.
+
+    A tensor if both values are equal, a `Varying` if they are multiples of the batch size, else None.
+    """
     if first.shape == second.shape and (first is second or torch.equal(first, second)):
         return first
     if first.shape != second.shape or first.ndim > 1 or first.is_floating_point():
@@ -101,20 +110,20 @@ def _outputs(result: Any) -> tuple[Any, ...]:
 
 
 def _shape_of(made: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """The output of a layer as a tensor that has a shape but no values."""
+    """The output of a layer for input x, as a tensor that has a shape but no values."""
     weights = {name: t.to("meta") for name, t in (*made.named_parameters(), *made.named_buffers())}
     output: torch.Tensor = torch.func.functional_call(made, weights, (x,))
     return output
 
 
 class _Walk:
-    """One evaluation of the graph with shapes instead of data."""
+    """One evaluation of the graph, with an input that has a shape but no values; makes the layers on its way."""
 
     def __init__(self, graph: Graph, batch: int, layers: dict[int, nn.Module]) -> None:
         self.graph, self.batch, self.layers = graph, batch, layers
 
     def run(self) -> dict[str, torch.Tensor]:
-        """Evaluate the graph; returns all its values by name."""
+        """Evaluate the graph; returns all its values by name. Those that depend on the input have no values."""
         graph = self.graph
         values: dict[str, Any] = dict(graph.constants)
         values[graph.input_name] = torch.empty(self.batch, *graph.input_shape, dtype=graph.dtype, device="meta")
@@ -164,7 +173,12 @@ class _Walk:
 
 
 class _Written(nn.Module):
-    """The part of the graph that depends on the input, as a module that torch.fx traces."""
+    """The part of the graph that depends on the input, as a module that torch.fx traces.
+
+    known       values that do not depend on the input, by name.
+    shapes      shapes of all values for a batch of two, by name.
+    layers      the layers, by the position of their node.
+    """
 
     def __init__(
         self,
@@ -221,7 +235,7 @@ class _Written(nn.Module):
 
 
 def _compare(path: Path, graph: Graph, module: nn.Module) -> None:
-    """Raise a LoadError unless the outputs for random inputs equal onnxruntime's."""
+    """Raise a LoadError unless the outputs for random inputs agree with onnxruntime's."""
     try:
         import onnxruntime
     except ImportError:
@@ -237,7 +251,7 @@ def _compare(path: Path, graph: Graph, module: nn.Module) -> None:
     except Exception as error:
         raise LoadError(f"onnxruntime cannot run '{path}': {' '.join(str(error).split())[:300]}") from error
     with torch.no_grad():
-        # The second half tells that inputs of a batch do not mix, whatever batch size the file was written for.
+        # With other inputs added to the batch, the first outputs must stay the same: inputs of a batch do not mix.
         found = module(x)
         both = module(torch.cat([x, x.flip(0)]))[: len(x)]
     expected = expected.reshape(found.shape) if expected.numel() == found.numel() else expected

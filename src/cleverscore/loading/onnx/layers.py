@@ -1,4 +1,4 @@
-"""ONNX nodes with weights, and pooling, as torch layers, which optimisation and bound propagation recognise."""
+"""ONNX nodes as torch layers where there is one, because optimisation and certificates recognise layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NORMALISATIONS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn
 
 
 def layer(node: Node) -> nn.Module | None:
-    """The torch layer for a node, or None for a node that is a plain operation."""
+    """The torch layer for a node; None for a node that is converted as an operation (`operators`)."""
     build = LAYERS.get(node.operator)
     return None if build is None else build(node)
 
@@ -162,7 +162,7 @@ def _max_pool(node: Node) -> nn.Module | None:
 
 
 class _InnerAverage(nn.Module):
-    """Average pooling with asymmetric padding that does not count in the average."""
+    """Average pooling with asymmetric padding, in which averages are over the values that are not padding."""
 
     counted: torch.Tensor
 
@@ -172,7 +172,7 @@ class _InnerAverage(nn.Module):
         self.register_buffer("counted", pool(pad(ones)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Sums over each window, divided by the number of values that are not padding."""
+        """The average over each window of the values that are not padding."""
         pooled: torch.Tensor = self.pool(self.pad(x)) / self.counted
         return pooled
 

@@ -1,4 +1,4 @@
-"""One ONNX node with the known values and shapes of its inputs, as operators use it."""
+"""One ONNX node with the known values and the shapes of its inputs: what layers and operators are made from."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ LARGEST_TENSOR = 2**29
 
 @dataclass(frozen=True)
 class Varying:
-    """Whole numbers computed from the batch size alone: each is a constant, or a multiple of the batch size.
+    """k whole numbers, each of which is a constant or a multiple of the batch size.
 
-    constants   (k,) the values of numbers that do not depend on the batch.
-    multiples   (k,) for the other numbers, the factor of the batch size; 0 for constants.
-    scalar      whether the value is a scalar without an axis.
+    constants   (k,) the constants; 0 for the other numbers.
+    multiples   (k,) the factor of the batch size; 0 for constants.
+    scalar      whether the value is a single number without an axis.
     """
 
     constants: tuple[int, ...]
@@ -35,9 +35,12 @@ FLOW = object()  # stands for an input that depends on the model's input
 class Node:
     """A node: operator, attributes, and for each input its value and shape.
 
-    values      per input: a known tensor, a `Varying`, FLOW if it depends on the data, None if it is absent.
-    shapes      the shape of each input, for a batch of two.
+    operator    the operator's name, such as "Conv".
+    opset       the version of ONNX's operators that the file uses.
+    values      per input: a known tensor, a `Varying`, FLOW if it depends on the model's input, None if it is absent.
+    shapes      the shape of each input, for a batch of two; None if it is absent.
     batch       the batch size: a number, or its symbol while the graph is traced.
+    outputs     the number of outputs, up to the last one that is used.
     """
 
     operator: str
@@ -84,14 +87,14 @@ class Node:
         return [int(number) for number in self.known(position).flatten().tolist()]
 
     def axes(self, position: int = 1) -> list[int] | None:
-        """The axes of the node: an attribute in older opsets, an input in newer ones; None if there are none."""
+        """The axes of the node: an attribute in older opsets, an input in newer ones; None if none are given."""
         if self.has(position):
             return self.ints(position)
         found = self.get("axes")
         return None if found is None else list(found)
 
     def number(self, position: int, name: str, default: float | None = None) -> float | None:
-        """A scalar of the node: an attribute in older opsets, an input in newer ones."""
+        """A number of the node: the attribute `name` in older opsets, an input in newer ones; else the default."""
         if self.has(position):
             return float(self.known(position))
         value = self.get(name, default)

@@ -1,7 +1,8 @@
 """ONNX operators as torch functions: f(node, *inputs) -> output or a tuple of outputs.
 
-They run on tensors, on tensors without values (to infer shapes) and on symbols (to trace the graph). So they never read
-the values of their inputs; values that must be known are in the node.
+They run on tensors, on tensors without values (to infer shapes) and on symbols (to trace the graph). So they do not
+read the values of their inputs, except Range, whose inputs are constants; other values that must be known are in the
+node.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cleverscore.loading.onnx.node import Node
 
 Operator = Callable[..., Any]
 LONGEST_RANGE = 2**24
-FAR = 2**31  # files write "to the end" as the largest number there is
+FAR = 2**31  # files write "to the end" of a slice as the largest number of a type
 
 
 def _unary(function: Callable[[Any], Any]) -> Operator:
@@ -327,7 +328,10 @@ def _top_k(node: Node, x: Any, *_: Any) -> Any:
 
 
 def _along_axis(node: Node, scale: Any, zero: Any) -> tuple[Any, Any]:
-    """Scale and zero point of a quantisation, shaped so that they belong to the node's axis where they are many."""
+    """Scale and zero point of a quantisation, ready for arithmetic with the node's first input.
+
+    If there is one for each position along the node's `axis`, they are reshaped to broadcast along it.
+    """
     if node.rank(1) != 1 or node.shape(1) == (1,):
         return scale, zero
     shape = [1] * node.rank()

@@ -13,7 +13,7 @@ from cleverscore.loading.onnx.node import LARGEST_TENSOR, Node, Varying
 from cleverscore.loading.onnx.operators import as_tensor
 
 OLDEST, NEWEST = 7, 25  # opsets; written for and tested with 11 to 21
-OLDEST_READ, CONVERTED_TO = 9, 11  # older ones go through onnx's own converter
+OLDEST_READ, CONVERTED_TO = 9, 11  # files below opset 9 are converted to 11 by onnx itself
 STANDARD = ("", "ai.onnx")
 FLOATS = {1: torch.float32, 10: torch.float16, 11: torch.float64}
 # ONNX's numbers of element types, for Cast
@@ -25,7 +25,7 @@ TYPES = {
 
 @dataclass(frozen=True)
 class Step:
-    """A node of the graph with its attributes as Python values."""
+    """A node of the graph as it is in the file: attributes as Python values, inputs and outputs by name."""
 
     operator: str
     name: str
@@ -35,7 +35,11 @@ class Step:
     outputs: tuple[str, ...]
 
     def node(self, values: Any, shapes: Any, *, batch: Any, written_for: int | None) -> Node:
-        """This step with the known values of its inputs; a leading batch size `written_for` becomes any batch size."""
+        """This step with the known values and the shapes of its inputs, for a batch size `batch`.
+
+        In the target shape of a Reshape, a leading `written_for`, the batch size that the file was written for, becomes
+        `batch`.
+        """
         if self.operator == "Reshape" and written_for is not None:
             values = (values[0], _unfixed(values[1], written_for), *values[2:])
         used = max((i + 1 for i, name in enumerate(self.outputs) if name), default=1)
@@ -43,7 +47,7 @@ class Step:
 
 
 def _unfixed(target: Any, batch: int) -> Any:
-    """A shape with its leading batch size, if it is the one the file was written for, replaced by any batch size."""
+    """The target shape of a Reshape; its first side, if it is `batch`, becomes the actual batch size (a `Varying`)."""
     if not isinstance(target, torch.Tensor) or target.ndim != 1 or not len(target) or int(target[0]) != batch:
         return target
     return Varying((0, *map(int, target[1:])), (1, *[0] * (len(target) - 1)), scalar=False)
@@ -53,7 +57,11 @@ def _unfixed(target: Any, batch: int) -> Any:
 class Graph:
     """A graph with one input and one output.
 
-    batch   the fixed batch size of the file, None if it accepts any.
+    input_shape     the shape of one input, without a batch axis.
+    dtype           the precision of the input.
+    batch           the fixed batch size of the file, None if it accepts any.
+    constants       the file's constant tensors by name.
+    origin          text about the file's opset and the program that wrote it.
     """
 
     input_name: str
@@ -67,7 +75,7 @@ class Graph:
 
 
 def read(path: Path) -> Graph:
-    """The graph of an ONNX file."""
+    """The graph of an ONNX file; a LoadError for a file that is damaged, unsafe or not supported."""
     try:
         import onnx
     except ImportError:
@@ -179,7 +187,7 @@ def _graph(path: Path, model: Any, opset: int, *, written_in: int | None = None)
 
 
 def _output(path: Path, graph: Any) -> str:
-    """The output with the logits: the one with that name, or the first with a suitable shape."""
+    """The name of the output with the logits: the first that contains "logit", else the first output of floats."""
     names = [str(value.name) for value in graph.output if value.type.tensor_type.elem_type in FLOATS]
     if not names:
         raise LoadError(f"'{path}' has no output of floats")
