@@ -41,6 +41,31 @@ def speed() -> str:
     return "\n".join(["| network | targets | ART / ours |", "|---|---|---|", *lines]) + "\n"
 
 
+def answer() -> str:
+    """Seconds to an untargeted answer: ours by search and by sampling, and ART's."""
+    rows = table_with("answer", "method", "times faster than ART")
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for row in rows:
+        found.setdefault(row["network"], {})[row["method"].split(",")[0]] = row
+    lines = [
+        f"| {network} | {by['sharp']['seconds']} | {by['paper']['seconds']} | {by['ART']['seconds']} "
+        f"| {float(by['sharp']['times faster than ART']):.0f} |"
+        for network, by in found.items()
+    ]
+    head = "| network | sharp | paper, 500 x 128 | ART, 500 x 1024 | ART / sharp |"
+    return "\n".join([head, "|---|---|---|---|---|", *lines]) + "\n"
+
+
+def large_answers() -> str:
+    """Seconds of sharp scores of large networks."""
+    texts = [
+        f"{float(row['seconds']):.0f} s per picture on {row['network']} ({row['inputs']} "
+        f"picture{'s' if row['inputs'] != '1' else ''}, score / quick attack {row['median']})"
+        for row in table_with("answer", "smallest ratio")
+    ]
+    return f"Against the runner-up class, `sharp` took {' and '.join(texts)}.\n"
+
+
 def fits() -> str:
     """How long a tail fit takes."""
     rows = table_with("tails", "fit us", "times art", "times released")
@@ -109,7 +134,8 @@ def wrong_laws() -> str:
 
 
 MAKERS: dict[str, Callable[[], str]] = {
-    make.__name__: make for make in (speed, fits, accuracy, released, balls, exact_laws, wrong_laws)
+    make.__name__: make
+    for make in (speed, answer, large_answers, fits, accuracy, released, balls, exact_laws, wrong_laws)
 }
 
 
