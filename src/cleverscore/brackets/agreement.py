@@ -10,7 +10,7 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 Marks = npt.NDArray[np.bool_]
 
-CROSSED = 1e-3  # relative: more than the rounding errors of a proof and an attack in float32 together
+CROSSED = 1e-3  # relative: larger than the rounding errors of a proof and an attack in float32 together
 SLACK = 1e-4  # relative: an attack ends just beyond the boundary, and a score may be exact
 
 
@@ -24,12 +24,12 @@ def above_attack(scores: Array, attacked: Array) -> Marks:
 
 
 def below_certificate(scores: Array, certified: Array, capped: Marks) -> Marks:
-    """Whether each score lies below its certified radius; False for a score that is capped at the radius."""
+    """Whether each score lies below its certified radius; False for capped scores, and where either is NaN."""
     return np.asarray((scores < certified * (1.0 - SLACK)) & ~capped)
 
 
 def share_above_attack(scores: Array, attacked: Array) -> float:
-    """Share of attacked scores that lie above the attack; NaN if no attack succeeded."""
+    """Share of scores above the attack, among those where an attack succeeded; NaN if none did."""
     known = np.isfinite(attacked) & ~np.isnan(scores)
     return float(above_attack(scores, attacked)[known].mean()) if known.any() else math.nan
 
@@ -41,7 +41,7 @@ def share_certified(certified: Array) -> float:
 
 
 def crossed_words(certified: Array, attacked: Array) -> list[str]:
-    """A sentence if attacks succeeded inside certified radii, which must not happen; else an empty one."""
+    """A list with one sentence if attacks succeeded inside certified radii, which must not happen; else empty."""
     count = int((certified > attacked * (1.0 + CROSSED)).sum())
     if not count:
         return []

@@ -43,13 +43,15 @@ PROBED_INPUTS = 4  # for signs of masking, which are a property of the network: 
 
 @dataclass(frozen=True)
 class Bracket:
-    """Certified lower bound, score and attacked upper bound of every bracketed row.
+    """Certified lower bound, score and attacked upper bound of every bracketed row; arrays have one entry per row.
 
-    rows                the scores: one per input (the smallest over targets), or with given targets one per target.
+    scores              all scores, also of single targets.
+    rows                the scores that have bounds: one per input and norm where it is the smallest over several
+                        targets ("untargeted", "top:N"), else one per input, norm and target.
     lower               the certified radius, NaN without a certificate.
     upper               the smallest distortion that any attack found in the row's norm; infinite where all failed, NaN
                         where none was run. `attack` is the name of the attack that found it.
-    upper_l1, upper_l2, upper_linf      the smallest distortion in each of these three norms.
+    upper_l1, upper_l2, upper_linf      the smallest distortion that any attack found in each of these norms.
     consistent          whether lower <= score <= upper, as far as they are known; False without a score.
     signs               signs of gradient masking.
     others              the brackets of further methods for the same inputs, such as sharp in addition to CLEVER.
@@ -71,12 +73,12 @@ class Bracket:
 
     @property
     def method(self) -> str:
-        """The method of the scores; `others` have the brackets of further methods."""
+        """The method of the scores; the scores of other methods are in `others`."""
         return self.rows[0].method
 
     @property
     def title(self) -> str:
-        """The heading of the scores in a table of several methods."""
+        """The heading of the column of these scores in a table of several methods."""
         return self.rows[0].rule.title
 
     @property
@@ -91,34 +93,34 @@ class Bracket:
 
     @property
     def loose(self) -> npt.NDArray[np.bool_]:
-        """Whether the score lies below the certified radius; False for a score that is capped at the radius."""
+        """Whether each score lies below the certified radius; False for a score that is capped at the radius."""
         capped = np.array([row.capped for row in self.rows], dtype=bool)
         return below_certificate(self.score, self.lower, capped)
 
     @property
     def consistent(self) -> npt.NDArray[np.bool_]:
-        """Whether lower <= score <= upper."""
+        """Whether lower <= score <= upper for each row, as far as they are known; False without a score."""
         return ~self.violated & ~self.loose & ~np.isnan(self.score)
 
     @property
     def violation_rate(self) -> float:
-        """Share of attacked rows whose score lies above the best attack; NaN if no attack succeeded."""
+        """Share of scores above the best attack, among rows where an attack succeeded; NaN if none did."""
         return share_above_attack(self.score, self.upper)
 
     @property
     def median_gap(self) -> float:
-        """Median of (upper - score) / upper over attacked rows; NaN if no attack succeeded."""
+        """Median of (upper - score) / upper over rows where an attack succeeded; NaN if none did."""
         attacked = np.isfinite(self.upper) & (self.upper > 0.0) & ~np.isnan(self.score)
         upper = self.upper[attacked]
         return float(np.median((upper - self.score[attacked]) / upper)) if attacked.any() else math.nan
 
     @property
     def certified_share(self) -> float:
-        """Share of rows with a certified radius above 0; NaN if none was computed."""
+        """Share of certified radii above 0, among rows with a certificate; NaN if there is none."""
         return share_certified(self.lower)
 
     def of_norm(self, p: float) -> Bracket:
-        """The bracket of the rows in one norm."""
+        """The bracket of the rows in norm p, also in `others`."""
         keep = np.array([row.p == p for row in self.rows], dtype=bool)
         arrays = {name: getattr(self, name)[keep] for name in ("lower", "upper", "upper_l1", "upper_l2", "upper_linf")}
         rows = tuple(row for row in self.rows if row.p == p)
@@ -126,9 +128,10 @@ class Bracket:
         return replace(self, rows=rows, attack=attack, others=tuple(o.of_norm(p) for o in self.others), **arrays)
 
     def to_frame(self) -> pandas.DataFrame:
-        """The rows of the scores with the columns attack, upper, upper_l1, upper_l2, upper_linf, certified, consistent.
+        """All scores, with the columns attack, upper, upper_l1, upper_l2, upper_linf, certified and consistent added.
 
-        These columns are empty in rows without bounds, such as the single targets of an untargeted score.
+        These columns are empty in rows without bounds, such as the single targets of an untargeted score. The rows of
+        `others` follow.
         """
         import pandas
 
@@ -168,12 +171,13 @@ def bracket(
 ) -> Bracket:
     """Attack and certify the inputs that were scored: certified <= true distance <= attacked, the score in between.
 
-    images          the inputs of `scores`, in the same order.
+    images          the inputs of `scores` (n, *input_shape), in the same order.
     attacks         "cw", "ddn", "fmn", "ead", "ifgsm", "descent", or "best" for the attack with the smallest distances,
                     each with an optional preset as in "ddn:quick"; or your own functions. Empty for none.
     certificate     "crown", or another method of `certify`; None for none.
-    region          the region of the scores. With "box", crown with p = inf certifies only points within the
+    region          the region of the scores. With "box", "crown" with p = inf certifies only points within the
                     classifier's bounds; other certificates are for the whole ball, and so hold in the box as well.
+                    Attacks stay within the bounds, if the classifier has any, for either region.
     seed            seed of the attacks.
 
     >>> classifier = Classifier(torch.nn.Linear(4, 3), bounds=(-9.0, 9.0))
@@ -203,7 +207,10 @@ def bracket_from(
     below: Sequence[CertificateRecord],
     others: Sequence[Scores] = (),
 ) -> Bracket:
-    """The bracket of scores and their records; `others` are scores of the same inputs by other methods."""
+    """The bracket of scores, from the records of attacks (`above`) and of certificates (`below`).
+
+    others  scores of the same inputs by other methods; they get the same bounds.
+    """
     rows = bracketed(scores)
     attacks: dict[tuple[int, int | None], list[AttackRecord]] = defaultdict(list)
     for record in above:
@@ -245,7 +252,11 @@ def network_signs(
     radius: float,
     most_seconds: float = math.inf,
 ) -> tuple[Sign, ...]:
-    """Signs of masking around a few of the inputs, fewer after `most_seconds`; does not need scores."""
+    """Signs of gradient masking in the ball around at most PROBED_INPUTS of the inputs, without scores.
+
+    images          the inputs by id.
+    most_seconds    after so many seconds no further input is probed.
+    """
     few = list(images)[:: math.ceil(len(images) / PROBED_INPUTS)]
     x = torch.stack([images[i] for i in few])
     return probed_signs(classifier, x, LpBall(p, radius), ids=few, most_seconds=most_seconds)
@@ -257,7 +268,11 @@ def signs_of(
     found: Bracket,
     known: tuple[Sign, ...] | None = None,
 ) -> tuple[Sign, ...]:
-    """Signs of masking: those of the network, computed if not given, and scores above the best attack in every norm."""
+    """Signs of gradient masking: those of the network, and for each norm and method that scores are above attacks.
+
+    images  the inputs by id.
+    known   the signs of the network, if they are already computed (`network_signs`).
+    """
     first = found.rows[0]
     signs = network_signs(classifier, images, p=first.p, radius=first.radius) if known is None else known
     for p in dict.fromkeys(row.p for row in found.rows):

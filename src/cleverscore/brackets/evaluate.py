@@ -46,13 +46,18 @@ def evaluate(
 ) -> Bracket:
     """Certified radii, scores by several methods, and attacks for a batch of images, as one bracket.
 
+    images      (n, *input_shape), in the classifier's input units.
     preset      "quick" (small adaptive blocks, sharp, a quick attack), "thorough" (up to 500 x 1024 points, sharp, the
                 default attack, CROWN where the network allows it) or "paper" (CLEVER with 500 x 1024 points, radius 5).
-    norms       one or more of any p >= 1, or "inf".
-    radius      for all norms; "auto" is 5 in l2 and 0.3 in linf, times the width of the classifier's bounds.
-    methods     as in `clever`; `bracket.score` has the scores of the first method, `bracket.others` those of the
-                others.
-    blocks, block_size, tolerance, attacks, certificates    override those of the preset; [] for none.
+    norms       a list of norms: numbers p >= 1, or "inf".
+    radius      for all norms; "auto" is 5 in l2 and 0.3 in linf, times the width of the classifier's bounds. Default:
+                that of the preset.
+    methods     a list of methods, as in `clever`. The result has the scores of the first method in `score`, and a
+                bracket for each of the others in `others`.
+    blocks, block_size, tolerance   override those of the preset.
+    attacks, certificates           lists that override those of the preset; [] for none. A method in `certificates`
+                                    that cannot certify the network raises an error; one of the preset is left out with
+                                    a warning.
     region      "box": only inputs within the classifier's bounds count, for scores, attacks and certificates alike (the
                 default where it has bounds, except in preset "paper"). "ball": every point of the ball counts for
                 scores and certificates, as in the paper; attacks stay within the bounds.

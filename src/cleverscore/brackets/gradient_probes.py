@@ -1,7 +1,7 @@
 """Compares actual changes of a margin around an input with the changes that its gradients predict.
 
-The margin is g = f_c - f_j with the runner-up j. It is probed at the input and at a few points of the ball around it,
-in double precision where the model allows it.
+The margin is f_c - f_j with the predicted class c and the runner-up j. It is probed at the input and at a few points of
+the ball around it, in double precision where the model allows it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,25 @@ from cleverscore.models.classifier import Classifier
 from cleverscore.models.margin_gradients import dual_norms
 from cleverscore.randomness import philox
 
-POINTS = 16  # the input and points of its ball
+POINTS = 16  # the input and 15 random points of its ball
 DIRECTIONS = 4  # random ones at every point
 DIRECTION_STREAM = 0x6D61736B696E6721  # a Philox key of its own
-UNUSED_BLOCK = 2**40  # points of the ball that no score uses
-# A step that no pixel of an 8-bit image notices: with 150,000 pixels the chance that one is rounded differently is 4%.
+UNUSED_BLOCK = 2**40  # the number of a block of random points that no score uses
+# A step, in widths of the input range, that rounding to 8 bits removes: with 1e-9 and 150,000 pixels, the chance that
+# one of them is rounded differently is 4%.
 TINY_STEP = {torch.float64: 1e-9, torch.float32: 1e-6}
-# A gradient that could not move the margin by a millionth on the way through the whole ball has vanished.
+# A gradient has vanished if ||gradient||_q times the radius is at most this share of the margin.
 VANISHED = 1e-6
-STEP_OF_MARGIN = 0.3  # gradients are followed this share of the way to where they promise a margin of 0
+STEP_OF_MARGIN = 0.3  # length of a step along the gradient, as a share of the way to where it promises margin 0
 
 
 @dataclass(frozen=True)
 class UntransformedModel:
-    """The model without its declared transform, in double precision if its logits are the same there."""
+    """The model without its declared transform, in double precision if its logits are the same there.
+
+    dtype   the precision of the model.
+    before  the transform, which maps inputs to the points at which the model is probed.
+    """
 
     classifier: Classifier
     dtype: torch.dtype
@@ -40,7 +45,7 @@ class UntransformedModel:
 
 
 def untransformed(classifier: Classifier, examples: Sequence[Example]) -> UntransformedModel:
-    """The model without its declared transform, for probing."""
+    """The model without its declared transform; the first examples show whether it can run in double precision."""
     plain = copy.copy(classifier)
     plain.transform = plain.transform_backward = None
     few = classifier.transformed(torch.stack([example.x for example in examples[:4]])).detach()
@@ -61,10 +66,12 @@ def untransformed(classifier: Classifier, examples: Sequence[Example]) -> Untran
 class ProbeStats:
     """The results of probing one input.
 
-    flat        share of points where a tiny step does not change the logits.
-    levels      distinct values of the two logits among those points.
+    flat        share of points where tiny steps do not change the two logits of the margin at all; steps whose effect
+                would be too small to be seen are left out.
+    levels      number of distinct values that these logits have at the flat points.
     zero        share of points with a gradient that is zero or has vanished.
-    along       median relative error of the change that the gradient predicts for a step along it.
+    along       median relative error of the change that the gradient predicts for a step along it, over all points
+                where it has not vanished.
     across      the same for small steps in random directions.
     underflow   the margin at which softmax becomes exactly 0 and 1.
     """
@@ -84,7 +91,7 @@ class ProbeStats:
 
 
 def probe(model: UntransformedModel, example: Example, ball: LpBall, seed: int) -> ProbeStats:
-    """Probe the model: steps along the gradient and small random steps, at the input and at points of its ball."""
+    """Probe the model by steps along the gradient and small random steps, at the input and at points of its ball."""
     around = ball.points(example.x, count=POINTS - 1, seed=seed, input_id=example.input_id, block=UNUSED_BLOCK, tile=0)
     points = model.before(torch.cat([example.x[None], around])).detach().to(model.dtype)
     pair = [example.predicted, example.targets[0]]
@@ -99,7 +106,7 @@ def probe(model: UntransformedModel, example: Example, ball: LpBall, seed: int) 
     noise = torch.finfo(model.dtype).eps * logits.abs().amax(1).clamp_min(1e-30)
 
     def moved(steps: torch.Tensor) -> torch.Tensor:
-        """The two logits (m, n, 2) after steps (m, n, d) from the points."""
+        """The two logits (m, n, 2) after m steps (m, n, d) from each of the n points."""
         many = (points.flatten(1).double() + steps).to(points.dtype)
         with torch.no_grad():
             found = [model.classifier.logits(part.reshape(points.shape))[:, pair] for part in many]
@@ -112,13 +119,13 @@ def probe(model: UntransformedModel, example: Example, ball: LpBall, seed: int) 
 
     tiny = TINY_STEP[model.dtype] * width * normal[:2].sign()
     still = (moved(tiny) == logits).all(2)
-    # A change too small for the numbers to show is no plateau.
+    # Where the expected change is too small to be seen in this precision, no change does not mean a plateau.
     visible = ((tiny * slope).sum(2).abs() > 16.0 * noise) | (steepness == 0.0)
     flat = (still | ~visible).all(0) & (still & visible).any(0)
 
     directions = normal / normal.norm(dim=2, keepdim=True)
     promised = (directions * slope).sum(2)
-    # As small as rounding allows, so that few breakpoints lie between the two ends.
+    # As small as rounding allows, so that few breakpoints of piecewise linear activations lie between the two ends.
     small = torch.clamp(1e4 * noise * math.sqrt(dim) / steepness.clamp_min(1e-30), min=1e-6 * width)
     small = small.clamp_max(ball.radius)[:, None]
     change = (moved(small * directions) - moved(-small * directions)) @ torch.tensor([1.0, -1.0]).to(slope)
@@ -144,7 +151,7 @@ def probe(model: UntransformedModel, example: Example, ball: LpBall, seed: int) 
 
 
 def _width(classifier: Classifier, x: torch.Tensor) -> float:
-    """The width of the range of input values."""
+    """The width of the range of input values: of the bounds, or of the input x for a classifier without bounds."""
     if classifier.bounds is not None:
         return classifier.bounds[1] - classifier.bounds[0]
     return float(x.max() - x.min()) or 1.0

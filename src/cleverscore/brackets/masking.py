@@ -1,7 +1,7 @@
 """Signs of gradient masking: gradients that do not predict how the outputs change.
 
-A score is built from gradients, so a network that hides them gets a high score and is not robust. A declared
-`transform` is not a sign: the model is probed without it.
+A score is computed from gradients, so a network that hides them gets a high score without being robust. A declared
+`Classifier(transform=...)` is not a sign: the model is probed without it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ Array = npt.NDArray[np.float64]
 
 FLAT_SHARE = 0.5  # of the points, where a tiny step leaves the logits as they were to the last bit
 ZERO_SHARE = 0.1  # of the points, where the gradient has vanished
-# Relative error of the change that gradients promise, median over points; the shipped networks stay below 0.12.
+# Relative error of the change of the margin that gradients promise, median over points; for the shipped networks it is
+# below 0.12.
 DISAGREEMENT = 0.5
 NORMS = {1.0: "l1", 2.0: "l2", math.inf: "linf"}
 
@@ -95,10 +96,14 @@ def masking_signs(
     seed: int = 0,
     ids: Sequence[int] | None = None,
 ) -> tuple[Sign, ...]:
-    """Look for gradient masking around each input; an empty tuple means that no sign was found.
+    """Look for gradient masking in the ball around each input; an empty tuple means that no sign was found.
 
-    With `scores`, their norm, radius and ids are used. With `attacked` as well (results of attacks on the same images,
-    in the same order), a score above the smallest distortion is also a sign.
+    images      (n, *input_shape).
+    scores      scores of the same images: their norm, radius and ids are used instead of p, radius and ids.
+    attacked    results of attacks on the same images, in the same order. With scores as well, a score above the
+                smallest distortion is also a sign.
+    p, radius   the ball.
+    seed, ids   random points depend on (seed, id).
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
     >>> masking_signs(Classifier(model), torch.rand(2, 4))
@@ -143,7 +148,7 @@ def probed_signs(
 
 
 def sign_above_attack(inputs: Sequence[int], values: Array, upper: Array) -> list[Sign]:
-    """A list with the sign that scores are above the distance of a successful attack; empty if none is."""
+    """A list with the sign that scores lie above the distance of an attack; empty if none does."""
     places = np.flatnonzero(above_attack(values, upper)).tolist()
     above = {inputs[i]: 100.0 * float(values[i] / upper[i] - 1.0) if upper[i] > 0.0 else math.inf for i in places}
     return [_sign("above_attack", above)] if above else []
@@ -157,7 +162,7 @@ def _distortions(result: Attacked, x: torch.Tensor, p: float) -> Array:
 
 
 def _cause(seen: ProbeStats) -> tuple[str, float] | None:
-    """The first kind of masking that explains the probe of an input, and its number."""
+    """The first kind of masking that explains the probe of an input, and its evidence; None if there is no sign."""
     if seen.flat >= FLAT_SHARE:
         return "quantised" if seen.levels > 2 else "clipped", seen.flat
     if seen.margin >= seen.underflow:

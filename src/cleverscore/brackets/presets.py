@@ -13,11 +13,12 @@ from cleverscore.errors import SettingError
 class Preset:
     """The defaults of an evaluation.
 
-    inputs          how many inputs of a data set, from its first; None for all.
+    purpose         what the preset is for, in a few words.
+    inputs          how many inputs of a data set are used, from its first; None for all.
     methods         methods of scoring; the first is the main one, whose scores gates and summaries use.
-    blocks, block_size, tolerance   settings of sampled scores.
+    blocks, block_size, tolerance   settings of sampled scores, as in `clever`.
     radius          "auto" for a radius that suits the norm, None for the method's default.
-    region          "box": only valid inputs count, where the classifier has bounds; "ball": every point of the ball.
+    region          "box": only points within the classifier's bounds count, if it has any; "ball": every point counts.
     attacks         names of attacks, each with the attack's own preset after a colon (docs/attacks.md).
     certificates    methods of certification; left out where the network has layers that they cannot bound.
     """

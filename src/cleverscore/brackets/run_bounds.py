@@ -1,6 +1,6 @@
 """Runs attacks and certificates for scores: one record per input, target, norm and name.
 
-A record is small and self-contained, so a run can store it at once, and a resumed run computes only missing ones.
+A run stores each record as soon as there is one, and a resumed run computes only the missing ones.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from cleverscore.inputs.targets import takes_smallest
 from cleverscore.models.classifier import Classifier
 from cleverscore.scores.score import Score, Scores
 
-ATTACKED_TOGETHER = 32  # inputs: large enough to fill a batch, small enough that a result is soon on disk
-CERTIFIED_TOGETHER = 8
+ATTACKED_TOGETHER = 32  # inputs: enough to fill a batch, few enough that their records are soon on disk
+CERTIFIED_TOGETHER = 8  # inputs
 
 
 class BoundRow(Protocol):
-    """What gets bounds: an input, a norm and a target; a `Score`, or what will be one."""
+    """What attacks and certificates are computed for: an input, a norm and a target. A `Score` is one."""
 
     @property
     def input(self) -> int:
@@ -43,7 +43,7 @@ class BoundRow(Protocol):
 
     @property
     def target(self) -> int:
-        """The target class; of no meaning where the kind takes the smallest over targets."""
+        """The target class; not used where `target_kind` means the smallest score over several targets."""
 
     @property
     def target_kind(self) -> str:
@@ -51,18 +51,18 @@ class BoundRow(Protocol):
 
 
 def bracketed(scores: Scores) -> tuple[Score, ...]:
-    """The rows that get bounds: the untargeted score of each input, or with given targets every row."""
+    """The rows that get bounds: those with the smallest score over targets if there are any, else all rows."""
     smallest = tuple(row for row in scores.rows if takes_smallest(row.target_kind))
     return smallest or scores.rows
 
 
 def target_or_any(row: BoundRow) -> int | None:
-    """The class that an attack has to reach; None for any class but the predicted one."""
+    """The class that an attack on a row has to reach; None for any class but the predicted one."""
     return None if takes_smallest(row.target_kind) else row.target
 
 
 def split_attack(name: str) -> tuple[str, str]:
-    """Name and preset of an attack.
+    """Name and preset of an attack; without a preset it is "paper".
 
     >>> split_attack("cw"), split_attack("ddn:quick")
     (('cw', 'paper'), ('ddn', 'quick'))
@@ -72,7 +72,7 @@ def split_attack(name: str) -> tuple[str, str]:
 
 
 def checked_attacks(names: Sequence[str | AttackFunction]) -> list[str | AttackFunction]:
-    """Attacks by name or as functions, "best" replaced by the best attack; an error for unknown names."""
+    """Attacks by name or as functions, each once, "best" replaced by the best attack; an error for unknown names."""
     if isinstance(names, str):
         raise SettingError(f"attacks={names!r}: give a list of names, such as ['{names}']")
     checked: list[str | AttackFunction] = []
@@ -105,9 +105,12 @@ def run_attacks(
     done: Collection[Key] = (),
     on_adversarial: Callable[[AttackRecord, torch.Tensor], None] | None = None,
 ) -> Iterator[list[AttackRecord]]:
-    """Attack the inputs of rows, a batch at a time; `images` are by input id, records in `done` are not computed again.
+    """Attack the inputs of rows, a batch at a time; yields the records of each batch.
 
-    `on_adversarial` gets each record of an attack that succeeded, with the adversarial input.
+    images          the inputs by id.
+    names           attacks, as for `bracket`.
+    done            keys of records that exist: their attacks are not run again.
+    on_adversarial  gets each record of an attack that succeeded, and the adversarial input.
     """
     for chosen, run, todo in missing_attacks(rows, names, done):
         for start in range(0, len(todo), ATTACKED_TOGETHER):
@@ -118,7 +121,7 @@ def run_attacks(
 def missing_attacks(
     rows: Sequence[BoundRow], names: Sequence[str | AttackFunction], done: Collection[Key]
 ) -> Iterator[tuple[str | AttackFunction, float, list[BoundRow]]]:
-    """Attacks that are not in `done`: each attack with the norm in which it runs and the rows that need it."""
+    """Attacks whose keys are not in `done`: each attack with the norm in which it runs and the rows that need it."""
     seen = set(done)
     for p in dict.fromkeys(row.p for row in rows):
         for chosen in checked_attacks(names):
@@ -194,9 +197,12 @@ def run_certificates(
     region: str = "ball",
     done: Collection[Key] = (),
 ) -> Iterator[list[CertificateRecord]]:
-    """Certify the inputs of rows up to the radius of their scores, a batch at a time; skips records in `done`.
+    """Certify the inputs of rows up to the radius of their scores, a batch at a time; yields the records of each batch.
 
     A method that cannot certify region="box" certifies the whole ball, which holds in the box as well.
+
+    images  the inputs by id.
+    done    keys of records that exist: they are not computed again.
     """
     check_method(classifier, method)
     for (p, radius, kind), todo in missing_certificates(rows, method, done).items():
@@ -217,7 +223,7 @@ def run_certificates(
 def missing_certificates(
     rows: Sequence[BoundRow], method: str, done: Collection[Key]
 ) -> dict[tuple[float, float, str], list[BoundRow]]:
-    """The rows without a certificate in `done`, by norm, radius and kind of target."""
+    """The rows for which `done` has no key of a certificate, by (norm, radius, kind of target)."""
     found: dict[tuple[float, float, str], list[BoundRow]] = {}
     for row in rows:
         if (row.input, target_or_any(row), method, row.p) not in done:

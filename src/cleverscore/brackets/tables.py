@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def bracket_table(bracket: Bracket) -> str:
-    """A table with one line per row: certified radius, score, attack."""
+    """The table of a bracket: one line per row with input, classes, norm, certified radius, score, attack and fit."""
     headers, first = _first_columns(bracket, [row.target for row in bracket.rows])
     headers += ["margin", "certified", "score", interval_heading(bracket.rows), "upper", "attack", "fit"]
     lines = [
@@ -39,7 +39,7 @@ def bracket_table(bracket: Bracket) -> str:
 
 
 def _first_columns(bracket: Bracket, targets: Sequence[int]) -> tuple[list[str], list[list[str]]]:
-    """Headers and cells of the columns that say which input, class and norm a line is about."""
+    """Headers, and the cells of each line, of the columns that say which input, class and norm a line is about."""
     names = bracket.scores.class_names
     labelled = any(row.label is not None for row in bracket.rows)
     cells = [
@@ -59,7 +59,10 @@ def _score_cells(bracket: Bracket) -> Iterator[tuple[Score, str]]:
 
 
 def bracket_summary(bracket: Bracket) -> str:
-    """Per norm: how often the score is above the best attack, the median gap, and the share of certified inputs."""
+    """Per norm: how often scores are above the best attack, the median gap between them, and what is certified.
+
+    Then sentences on contradictions between scores, attacks and certificates.
+    """
     lines = []
     for p in sorted({row.p for row in bracket.rows}):
         part = bracket.of_norm(p)
@@ -88,7 +91,7 @@ def bracket_summary(bracket: Bracket) -> str:
 
 
 def methods_text(bracket: Bracket) -> str:
-    """The text about several methods: the table, the medians of each norm, and remarks on how reliable they are."""
+    """The text of a bracket with `others`: the table, the medians of each norm, and remarks on the scores."""
     brackets = (bracket, *bracket.others)
     words = [_medians(bracket, p) for p in sorted({row.p for row in bracket.rows})]
     return "\n".join([_methods_table(brackets), "", *words, *methods_remarks(bracket)])
@@ -100,7 +103,7 @@ def methods_remarks(bracket: Bracket) -> list[str]:
     A sentence that holds for all methods is given once, without a name; any other begins with the methods' names.
     """
     brackets = (bracket, *bracket.others)
-    told: dict[str, list[str]] = {}  # what holds for all methods is said once
+    told: dict[str, list[str]] = {}  # each sentence with the methods for which it holds
     for each in brackets:
         for line in remarks(each.rows, fits=False):
             told.setdefault(line, []).append(each.title)
@@ -114,7 +117,7 @@ def _methods_table(brackets: tuple[Bracket, ...]) -> str:
     first = brackets[0]
     attacked, certified = (bool((~np.isnan(bounds)).any()) for bounds in (first.upper, first.lower))
     found = [{_key(row): cell for row, cell in _score_cells(each)} for each in brackets]
-    # The class that a search met is a better guess of the nearest one than that of the smallest sampled score.
+    # The class that a search met is a better guess of the nearest class than the one with the smallest sampled score.
     nearest = {_key(row): row.target for each in brackets for row in each.rows if row.profile is not None}
     headers, cells = _first_columns(first, [nearest.get(_key(row), row.target) for row in first.rows])
     headers += ["certified"] if certified else []
@@ -136,7 +139,7 @@ def _key(row: Score) -> tuple[int, float, int | None]:
 
 
 def _medians(bracket: Bracket, p: float) -> str:
-    """The medians of a norm: certified radius, scores, attack."""
+    """One line with the medians in norm p: certified radius, score of each method, attack."""
     part = bracket.of_norm(p)
     columns = [
         ("certified", part.lower),
@@ -150,7 +153,7 @@ def _medians(bracket: Bracket, p: float) -> str:
 
 
 def _disagreements(brackets: tuple[Bracket, ...]) -> list[str]:
-    """How often the scores of each method contradict attacks and certificates."""
+    """Sentences on how often the scores of each method contradict attacks and certificates, and on failed attacks."""
     first = brackets[0]
     words = []
     for each in brackets:

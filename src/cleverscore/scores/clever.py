@@ -42,35 +42,43 @@ def clever(
     workers: int | None = None,
     progress: bool | None = None,
 ) -> Scores:
-    """CLEVER scores of a batch: min(margin / L, radius), L the largest ||grad(f_c - f_j)||_q in B_p(x0, radius).
+    """CLEVER scores of a batch: min(margin / L, radius), L an estimate of the largest gradient norm in a ball.
+
+    The margin is f_c - f_j, for the predicted class c and a target j, and L is an estimate of the largest
+    ||grad(f_c - f_j)||_q in the ball B_p(x0, radius) around the input x0.
 
     images      (n, *input_shape), in the classifier's input units.
     p           the norm: any p >= 1, or "inf".
-    targets     "untargeted" (the smallest score over all other classes), "runner_up", "least_likely", "random", "all",
-                or one list of classes per input.
-    radius      radius of the ball; default 5, as in the paper. "auto": 5 in l2, 0.3 in linf, times the width of the
-                bounds.
-    blocks, block_size      N_b and N_s: every block has `block_size` fresh points; a tail is fitted to the largest
-                            norms of the blocks.
+    targets     "untargeted" (the smallest score over all other classes), "top:N" (the smallest over the N classes with
+                the largest logits after the predicted one), "runner_up", "least_likely", "random", "all", or one list
+                of classes per input.
+    radius      radius of the ball; default: the method's, which is 5 for "paper", as in the paper. "auto": 5 in l2, 0.3
+                in linf, times the width of the classifier's bounds.
+    blocks, block_size      N_b and N_s: every block has `block_size` new random points; a law for maxima is fitted to
+                            the largest gradient norm of each block, and L is its end-point.
     method      "paper"; "released-code": sampling and fit of the code that the authors published; "sharp": a search for
                 the largest decreases of the margin around the input (docs/sharp.md), which does not use blocks,
                 block_size and tolerance; "slope": slopes between pairs of points, without gradients; "second-order":
                 curvatures, for smooth networks and p = 2; or your own estimator, as an object or as
                 "package.module:attribute" (docs/extend.md).
-    tolerance   stop early where more blocks would hardly change the score by more than this share (0.05;
-                docs/speed.md), and draw no more blocks for targets that cannot have the smallest score. 0 does only the
-                latter. Default: all blocks for all targets. "sharp" ignores it.
+    level       confidence level of the intervals of scores.
+    tolerance   stop early where more blocks would hardly change the score by more than this share, such as 0.05
+                (docs/speed.md), and draw no more blocks for targets that cannot have the smallest score. 0 does only
+                the latter. Default: all blocks for all targets. "sharp" ignores it.
     budget      end after this many gradients in total (2_000_000), or after this time ("90s", "10m", "2h"), but not
                 before 10 blocks of each input.
-    penalty     weight of the penalty (scale / range)^2 in the tail fit; default 0.01, as in the authors' program. It
-                keeps the end-point of Gumbel-like maxima finite and so makes their scores larger; 0 is the plain
-                likelihood.
-    ids         the row of each input in its data set, default 0..n-1; random points depend on (seed, id, norm, block).
+    penalty     weight of the penalty (scale / range)^2 in the tail fit; default 0.01, as in the authors' program. Where
+                maxima look as if they had no upper limit (like those of a Gumbel law), it keeps the end-point finite,
+                and so gives larger scores than the plain likelihood, penalty 0.
+    labels      the true class of each input; tables and medians count misclassified inputs as 0.
+    seed, ids   random points depend on (seed, id, norm, block). An id is the row of an input in its data set; default:
+                0..n-1.
     region      "ball": every point of the ball counts, also points that are no valid inputs (as in the paper). "box":
                 only points within the classifier's bounds count, which gives larger scores for inputs at the bounds,
-                such as black and white pixels. "released-code" clips its points to the bounds in either region.
+                such as black and white pixels. The method "released-code" clips its points to the bounds in either
+                region.
     chunk_size  points per forward pass; the default fits memory and cache.
-    workers     threads; default: one per core.
+    workers     number of threads; default: one per core, or one on an accelerator.
     progress    whether to show a progress bar on stderr; default: only if stderr is a terminal.
 
     >>> import torch
@@ -120,10 +128,11 @@ def _warn(scores: Scores) -> None:
 def second_order_clever(
     classifier: Classifier, images: Any, *, blocks: int = 50, block_size: int = 32, **options: Any
 ) -> Scores:
-    """Second-order CLEVER scores of a batch, p = 2: the root of margin - slope r - K r^2 / 2, at most the radius.
+    """Second-order CLEVER scores of a batch, p = 2: the r with margin = slope r + K r^2 / 2, at most the radius.
 
-    The same as `clever` with method="second-order", but with fewer points by default, since a point costs 5 to 20
-    Hessian-vector products per target. In result rows, `lipschitz` is K, the end-point of the sampled curvatures, and
+    slope is the gradient norm of the margin at the input, and K is an estimate of the largest curvature in the ball:
+    the end-point of sampled curvatures. The same as `clever` with method="second-order", but with fewer points by
+    default, since a point costs 5 to 20 Hessian-vector products per target. In result rows, `lipschitz` is K, and
     `gradients` is the number of points.
 
     >>> import torch

@@ -13,9 +13,9 @@ from cleverscore.estimators.settings import Settings
 from cleverscore.inputs.examples import Example, prepare
 from cleverscore.models.classifier import Classifier
 
-PROBE_SECONDS = 1.0  # the probe grows until it takes this long
-PROBED_TARGETS = 4
-# Gradients, their norms and the temporary tensors of the backward pass come on top of what autograd keeps.
+PROBE_SECONDS = 1.0  # the number of points that are measured grows until they take this long
+PROBED_TARGETS = 4  # with more targets per input, the time is extrapolated from 1 and from this many
+# Memory of gradients, their norms and the backward pass, as a share of what autograd keeps for the forward pass.
 BACKWARD_SHARE = 1.0
 
 
@@ -23,8 +23,11 @@ BACKWARD_SHARE = 1.0
 class Estimate:
     """The largest cost of a run; adaptive sampling and searches may stop earlier.
 
-    gradients   margin gradients: points times targets.
+    gradients   number of margin gradients: one for each target at each point.
+    points      number of points at which the network is evaluated.
     memory      bytes for points, activations and gradients of all workers, without weights and libraries.
+    chunk_size  points per forward pass.
+    workers     number of threads.
     inputs      number of inputs; an input of which some blocks are already stored counts as a fraction.
     """
 
@@ -60,13 +63,13 @@ def duration(seconds: float) -> str:
 
 
 def estimate_for(ready: Prepared, examples: Sequence[Example], probe_seconds: float = PROBE_SECONDS) -> Estimate:
-    """Cost of scoring all examples, from a measurement of about `probe_seconds`."""
+    """The cost of measuring all examples with `ready`, from a trial of about `probe_seconds`."""
     one, per_target = examples[0], ready.estimator.per_target
     targets = sum(len(example.targets) for example in examples)
     per_input = ready.max_work(one.x.numel())
     if per_target:  # no forward pass is shared between targets
         one = replace(one, targets=one.targets[:1], margins=one.margins[:1])
-    # A point costs a forward pass, a target a backward pass; inputs differ in their number of targets.
+    # A point costs a forward pass, and each target of it a backward pass; inputs may have different numbers of targets.
     cost = _seconds_per_point(ready, one, per_input, probe_seconds)
     need = footprint(ready.classifier, one.x)
     return Estimate(
@@ -81,7 +84,7 @@ def estimate_for(ready: Prepared, examples: Sequence[Example], probe_seconds: fl
 
 
 def total(parts: Sequence[Estimate]) -> Estimate:
-    """The sum of several estimates."""
+    """The seconds, gradients and points of several estimates together; all else is that of the first."""
     return replace(
         parts[0],
         seconds=sum(part.seconds for part in parts),
@@ -91,7 +94,7 @@ def total(parts: Sequence[Estimate]) -> Estimate:
 
 
 def _seconds_per_point(ready: Prepared, example: Example, most: int, probe_seconds: float) -> float:
-    """Seconds per point with all its targets; for many targets it is extrapolated from one and from a few targets."""
+    """Seconds per point with all targets of the example; those of many are extrapolated from one and from a few."""
     count = len(example.targets)
     if count <= PROBED_TARGETS:
         return _measured(ready, example, most, probe_seconds)
@@ -106,9 +109,9 @@ def _seconds_per_point(ready: Prepared, example: Example, most: int, probe_secon
 
 
 def _measured(ready: Prepared, example: Example, most: int, probe_seconds: float) -> float:
-    """Seconds per point, measured with a growing number of points until the time is long enough."""
+    """Seconds per point, measured with more and more points, up to `most`, until they take `probe_seconds`."""
     points = min(ready.workers * ready.chunk_size, most)
-    # The first points pay for threads, memory and kernels that later ones find ready.
+    # The first call also starts threads, allocates memory and chooses kernels; if it was short, it is repeated.
     took = ready.probe(example, points)
     while took < probe_seconds:
         took = ready.probe(example, points)
@@ -131,7 +134,8 @@ def estimate(
 ) -> Estimate:
     """The largest cost of `clever` with the same arguments, estimated from about a second of computation.
 
-    With a tolerance or a budget, `clever` may end earlier. No progress bar is shown.
+    `settings` are other arguments of `clever`. With a tolerance or a budget, `clever` may end earlier. No progress bar
+    is shown.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Softplus(), torch.nn.Linear(4, 3))

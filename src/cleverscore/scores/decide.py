@@ -91,8 +91,8 @@ def decide(
     """Decide whether the score of every input is at least `at_least`, with as few gradients as possible.
 
     After 32, 64, 128, ... blocks, an input is decided if the interval of its score is on one side of the threshold, or
-    if the score is at least three standard deviations away from the threshold; the standard deviation is that of scores
-    from random halves of the blocks. The first input that fails ends the computation.
+    if log(score) is more than three to four standard deviations away from log(threshold); the standard deviation is
+    that of log scores from random halves of the blocks. The first input that fails ends the computation.
 
     at_least                the threshold: a distance in the norm p.
     labels                  with them, a misclassified input counts as 0 and fails, and nothing is sampled.

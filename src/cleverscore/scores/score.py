@@ -1,4 +1,4 @@
-"""Score and Scores: scores with intervals from block maxima (Algorithms 1 and 2 after the sampling)."""
+"""Score and Scores: scores with intervals, from block maxima (Algorithms 1 and 2 of the paper) or radial profiles."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COLUMNS = [
 
 @dataclass(frozen=True)
 class Tail:
-    """Statistics of the maxima of one target: the fit, the interval of the end-point, and the K-S test."""
+    """Statistics of one target's block maxima: the fit, the interval of the end-point, the Kolmogorov-Smirnov test."""
 
     fit: TailFit
     end_low: float
@@ -51,23 +51,27 @@ class Tail:
 class Score:
     """The score of one input for one target class, or the smallest score over several targets.
 
+    input       the id of the input.
     rule        how the score was computed from measurements: the method, the norm, the radius, the confidence level of
                 intervals.
-    value       min(margin / lipschitz, radius), unless `profile` or `slope` is there; NaN where a gradient was not
+    margin      the difference of the logits of the predicted class and the target, at the input.
+    value       min(margin / lipschitz, radius), unless `profile` or `slope` is given; NaN where a gradient was not
                 finite.
     low, high   interval of `value` at the rule's level; it covers the statistical error of the end-point and is no
                 certificate. Where the outcome says that the fit is unreliable, `low` is 0 and `high` is margin / sample
                 maximum.
+    capped      whether `value` is the largest possible score, the radius.
     lipschitz   the Lipschitz constant used: the fitted end-point, or the sample maximum where there is no fit.
     maxima      the block maxima.
     fit         the tail fit; None for methods without one.
+    stopped     why sampling or search stopped.
     profile     the radial profile of a method that searches, else None. With a profile, `value` is the distance that
                 the search found, `lipschitz` the mean decrease of the margin per unit of distance, `low` the smallest
                 score that a longer search would probably give, and `high` is `value`.
     upper       distance of the nearest point of another class that the method found; infinite if it found none, NaN if
                 it does not search for one.
     slope       the gradient norm at the input, for second-order scores; else None. With it, `maxima` and `lipschitz`
-                are curvatures, and `value` is the distance at which the slope and this curvature reach the margin.
+                are curvatures, and `value` is the distance r at which slope r + lipschitz r^2 / 2 = margin.
     """
 
     input: int
@@ -122,9 +126,9 @@ class Score:
         return self.fit is not None and self.low == 0.0 < self.value
 
     def with_constant(self, constant: float) -> float:
-        """The score that another Lipschitz constant would give.
+        """The score that another constant than `lipschitz` would give.
 
-        constant    an end-point of the maxima: a Lipschitz constant, or a curvature for second-order scores.
+        constant    another end-point of the maxima: a Lipschitz constant, or a curvature for second-order scores.
         """
         return _converted(self.margin, constant, self.slope, self.rule.limit)
 
@@ -144,7 +148,7 @@ class Score:
         return is_eliminated(self.stopped)
 
     def cells(self) -> tuple[Any, ...]:
-        """The values of a result row, in the order of its columns."""
+        """The values of a result row, in the order of COLUMNS."""
         fit, rule = self.fit, self.rule
         law = (
             (math.nan,) * 6
@@ -160,12 +164,15 @@ class Score:
         )  # fmt: skip
 
     def row(self) -> dict[str, Any]:
-        """The columns of a result row."""
+        """The result row: the value of each column by the column's name."""
         return dict(zip(COLUMNS, self.cells(), strict=True))
 
 
 def fit_tails(measurements: Sequence[Measurements], rule: ScoreRule) -> list[list[Tail]]:
-    """Fit the tails of all (input, target) pairs, in batches of equal size; inputs with profiles have none."""
+    """Fit the tails of all (input, target) pairs: for each input one `Tail` per target, none for inputs with profiles.
+
+    Pairs with equally many blocks of equal size are fitted together.
+    """
     alike: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for i, item in enumerate(measurements):
         for t in range(0 if item.profiles else len(item.targets)):
@@ -190,9 +197,9 @@ def fit_tails(measurements: Sequence[Measurements], rule: ScoreRule) -> list[lis
 def score_from(
     measurements: Sequence[Measurements], rule: ScoreRule, known: Sequence[Sequence[Tail]] | None = None
 ) -> Scores:
-    """Compute all scores from measurements; `known` has the tails that were fitted before.
+    """Compute all scores from measurements; `known` are their tails as `fit_tails` returns them, if already fitted.
 
-    An untargeted rule adds a row per input: the smallest score over its targets (Algorithm 2).
+    A rule for targets "untargeted" or "top:N" adds a row per input: the smallest score over its targets (Algorithm 2).
     """
     rows: list[Score] = []
     per_input: list[Score] = []
@@ -213,7 +220,7 @@ def score_from(
 
 
 def _tail_score(item: Measurements, t: int, rule: ScoreRule, kind: str, tail: Tail) -> Score:
-    """The score of a fitted end-point."""
+    """The score of target number t from its fitted end-point."""
     margin, fit, limit = item.margins[t], tail.fit, rule.limit
     slope = item.slopes[t] if item.slopes else None
     known = fit.outcome is not FitOutcome.NOT_FINITE
@@ -230,7 +237,7 @@ def _tail_score(item: Measurements, t: int, rule: ScoreRule, kind: str, tail: Ta
 
 
 def _profile_score(item: Measurements, t: int, rule: ScoreRule, kind: str) -> Score:
-    """The score from a radial profile: the radius at which the decreases across shells add up to the margin."""
+    """The score of target number t from its radial profile: the distance that the search found."""
     profile = item.profiles[t]
     known = FitOutcome(profile.outcome) is not FitOutcome.NOT_FINITE
     value = profile.distance if known else math.nan
@@ -244,7 +251,7 @@ def _profile_score(item: Measurements, t: int, rule: ScoreRule, kind: str) -> Sc
 
 
 def _common(item: Measurements, t: int, rule: ScoreRule, kind: str) -> dict[str, Any]:
-    """The fields of a score that no method computes."""
+    """The fields of a score that are the same for every way to compute it."""
     return {
         "input": item.input_id, "label": item.label, "predicted": item.predicted, "target": item.targets[t],
         "target_kind": kind, "rule": rule, "margin": item.margins[t], "stopped": item.stopped[t],
@@ -253,7 +260,7 @@ def _common(item: Measurements, t: int, rule: ScoreRule, kind: str) -> dict[str,
 
 
 def new_unchecked(kind: type[Created], **fields: Any) -> Created:
-    """Make a frozen dataclass from all its fields, in a tenth of the time of its constructor.
+    """Make a frozen dataclass from all its fields, without defaults and checks, in a tenth of the constructor's time.
 
     A large run has hundreds of thousands of scores.
     """
@@ -263,12 +270,12 @@ def new_unchecked(kind: type[Created], **fields: Any) -> Created:
 
 
 def replace_unchecked(score: Score, **fields: Any) -> Score:
-    """The same as `dataclasses.replace`, in a fraction of the time."""
+    """A score with some fields replaced, as by `dataclasses.replace`, in a fraction of the time."""
     return new_unchecked(Score, **{**score.__dict__, **fields})
 
 
 def _converted(margin: float, constant: float, slope: float | None, limit: float) -> float:
-    """The score for an end-point, at most `limit`: margin / constant, or with a slope the second-order root.
+    """The score, at most `limit`: margin / constant, or with a slope the r with slope r + constant r^2 / 2 = margin.
 
     >>> _converted(1.0, 4.0, None, 5.0), _converted(1.0, 4.0, 1.0, 5.0), _converted(1.0, -1.0, 1.0, 5.0)
     (0.25, 0.5, 5.0)
@@ -279,7 +286,7 @@ def _converted(margin: float, constant: float, slope: float | None, limit: float
         inside = slope * slope + 2.0 * margin * constant
         if inside != inside:
             return math.nan
-        # The textbook root loses all digits for small curvatures; this form has no difference in it.
+        # The usual formula for the root loses all digits for small curvatures; this one does not subtract.
         below = slope + math.sqrt(max(inside, 0.0))
         return min(2.0 * margin / below, limit) if inside >= 0.0 and below > 0.0 else limit
     if constant > 0.0:
@@ -293,10 +300,10 @@ def _smallest(scores: Sequence[Score]) -> Score:
     if len(scores) == 1:
         return scores[0]
     unknown = [score for score in scores if math.isnan(score.value)]
-    # Targets that were eliminated have rough scores and wide intervals; that they cannot be the smallest is known much
-    # better.
+    # Eliminated targets have rough scores and wide intervals, which are left out: it is much surer that they do not
+    # have the smallest score than what their scores are.
     rivals = [score for score in scores if not score.eliminated] or scores
-    # Of several at the radius, the one whose margin is used up first.
+    # Of several scores at the radius, the one with the smallest margin / lipschitz.
     least = unknown[0] if unknown else min(rivals, key=lambda s: (s.value, s.margin / max(s.lipschitz, 1e-300)))
     return replace_unchecked(
         least,
@@ -310,11 +317,11 @@ def _smallest(scores: Sequence[Score]) -> Score:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of a batch: `scores[i]` is the score of input i (the smallest over its targets), `rows` has all targets.
+    """Scores of a batch: `scores[i]` is the score of the i-th input (the smallest over its targets).
 
     rows                the score of every (input, target); an untargeted score comes before those of its targets.
-    per_input           the score of each input.
-    values, low, high   arrays, one entry per input.
+    per_input           the score of each input, the smallest over its targets.
+    values, low, high   arrays (n,), one entry per input.
     class_names         names of the classes for tables, where known.
     """
 
@@ -324,7 +331,7 @@ class Scores:
 
     @classmethod
     def joined(cls, parts: Sequence[Scores], class_names: Sequence[str] | None = None) -> Scores:
-        """The scores of several norms, methods or batches together."""
+        """The scores of several norms, methods or batches as one object, one after the other."""
         rows = tuple(row for part in parts for row in part.rows)
         names = None if not class_names else tuple(map(str, class_names))
         return cls(rows, tuple(score for part in parts for score in part), names)
@@ -351,12 +358,12 @@ class Scores:
 
     @property
     def low(self) -> Array:
-        """Lower end of each input's interval."""
+        """The lower end of the interval of each input's score."""
         return self._array("low")
 
     @property
     def high(self) -> Array:
-        """Upper end of each input's interval."""
+        """The upper end of the interval of each input's score."""
         return self._array("high")
 
     @property
