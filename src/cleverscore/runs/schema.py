@@ -77,7 +77,10 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class StoredBlocks:
-    """Blocks `first`, `first` + 1, ... of an input for all its targets; with `whole`, all measurements of the input."""
+    """Blocks `first`, `first` + 1, ... of an input for all its targets; with `whole`, all measurements of the input.
+
+    norm    the name of the series, as in `Shard.norm`.
+    """
 
     norm: str
     measurements: Measurements
