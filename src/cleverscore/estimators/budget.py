@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from cleverscore.errors import SettingError
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-PILOT_BLOCKS = 2  # with a budget of time, the first blocks tell what one costs
+PILOT_BLOCKS = 2  # with a budget of time, so many blocks per input are drawn first, to measure the time of one
 
 
 @dataclass
 class Charge:
-    """The number of gradients to charge to a budget."""
+    """How many gradients a `with` block of `Budget.charging` charges to the budget; the block may change the number."""
 
     gradients: int
 
 
 class Budget:
-    """A limit on gradients or seconds; `share` gives a group of inputs a part, and the unused rest goes to later
-    inputs.
+    """A limit on gradients or seconds, and what of it is spent.
+
+    `share` gives a group of inputs its part; what the group does not use is left for later inputs.
 
     >>> Budget.parse("10m").seconds, Budget.parse(5000).gradients
     (600.0, 5000.0)
@@ -39,7 +40,7 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str | int | None) -> Budget:
-        """A budget from text: None is no limit, a number is gradients, a number with s, m or h is time."""
+        """A budget from text: None is no limit, a number is gradients, a number with s, m or h is a time."""
         if text is None:
             return cls()
         found = re.fullmatch(r"\s*([0-9_]*\.?[0-9]+)\s*([smh]?)\s*", str(text))
@@ -54,7 +55,10 @@ class Budget:
         return math.isinf(self.gradients) and math.isinf(self.seconds)
 
     def share(self, inputs: int, of: int) -> Budget:
-        """The part of the remaining budget for `inputs` inputs, out of `of` inputs that are still to be measured."""
+        """The part of the remaining budget for `inputs` of the `of` inputs that are still to be measured.
+
+        What is charged to the part is charged to this budget, too.
+        """
         part = Budget(
             gradients=(self.gradients - self.spent_gradients) * inputs / of,
             seconds=(self.seconds - self.spent_seconds) * inputs / of,
@@ -64,7 +68,10 @@ class Budget:
 
     @contextmanager
     def charging(self, gradients: int = 0) -> Iterator[Charge]:
-        """Charge the gradients and the time of a `with` block; the block may add gradients to the yielded charge."""
+        """Charge the time of a `with` block and a number of gradients, at its end.
+
+        The number is `gradients`, plus what the block adds to `Charge.gradients` of the object that it is given.
+        """
         began = time.monotonic()
         charge = Charge(gradients)
         yield charge
@@ -82,9 +89,11 @@ class Budget:
         return self.spent_seconds + gradients * per_gradient <= self.seconds
 
     def allowed_blocks(self, costs: Mapping[int, int], wanted: Mapping[int, int], *, least: int) -> int:
-        """How many blocks each input may draw next: as the budget allows, at most the largest number in `wanted`.
+        """How many blocks each input may draw next, one number for all: as many as the budget allows.
 
-        costs: gradients of one block per input. `least` blocks are allowed in any case.
+        costs   by input, the number of gradients of one block.
+        wanted  by input, the number of blocks to draw; not more than the largest of these are allowed.
+        least   so many blocks are allowed in any case (unless fewer are wanted).
         """
         most = max(wanted.values())
         if self.unlimited:

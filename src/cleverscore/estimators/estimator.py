@@ -1,4 +1,4 @@
-"""Estimator: the base class of all methods that measure a classifier around an input, built-in or a user's own."""
+"""Estimator: the base class of all methods that compute what a score needs, built-in or a user's own."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from cleverscore.inputs.examples import Example
     from cleverscore.models.classifier import Classifier
 
-OnWork = Callable[[int], None]  # hears how much work was done, in the units of `Prepared.max_work`
+OnWork = Callable[[int], None]  # is called with the work done since its last call, in the units of `Prepared.max_work`
 
 
 @dataclass(frozen=True)
 class Wording:
     """Texts about an estimator for tables and reports; a run stores them, so a report does not need the estimator.
 
-    work            what the estimator computes for a target, as part of a sentence.
-    all_well        a sentence for runs in which nothing went wrong.
-    settings        rows (name, value) of the report's table of settings.
-    how_to_read     paragraphs (title, text) of the report.
+    work            what the estimator computes for a target, as part of a sentence: "500 blocks of 1024 points".
+    all_well        what a report says if nothing went wrong: "every input has a score".
+    settings        rows (name, value) for the report's table of settings.
+    how_to_read     paragraphs (title, text) for the report's explanations.
     """
 
     work: str
@@ -41,20 +41,20 @@ class Wording:
 
 
 class Estimator:
-    """A method that measures a classifier around an input; pass your own as `clever(..., method=)` (docs/extend.md).
+    """A method that measures around an input what its scores are computed from: block maxima or radial profiles.
 
-    A subclass has a `name` and the method `measure`. The defaults of the other members suit an estimator that measures
-    one input at a time with a fixed amount of work.
+    Pass your own as `clever(..., method=)` (docs/extend.md). A subclass must have a `name` and the method `measure`.
+    The defaults of the other members suit an estimator that measures one input at a time with a fixed amount of work.
 
     name        the value of the column `method` in result rows.
     radius      default radius of the ball.
     penalty     default weight of the penalty (scale / range)^2 in the tail fit.
     cap         whether scores are capped at the radius, as in Algorithm 1.
     tail        a tail model instead of the reverse Weibull law: (maxima, level) -> tails.Endpoints.
-    unused      names of settings that the estimator does not use.
+    unused      names of settings that the estimator does not use, such as "tolerance".
     activity    the text of the progress bar.
     title       the heading of its column in a table of several methods; default: its name.
-    per_target  whether each target is measured at its own points; otherwise all targets share the points.
+    per_target  whether each target is measured at points of its own; otherwise all targets of an input share points.
     """
 
     name: str
@@ -68,11 +68,14 @@ class Estimator:
     per_target: bool = False
 
     def measure(self, ready: Prepared, example: Example, budget: Budget) -> Measurements:
-        """Measure one example with `ready.classifier`, within the budget if possible."""
+        """Measure around one example for all its targets, with `ready.classifier` and within the budget if possible."""
         raise NotImplementedError
 
     def max_work(self, settings: Settings, dim: int) -> int:
-        """The largest number of points per input (with `per_target`: gradients per target), for progress and cost."""
+        """The largest number of points per input (with `per_target`: of gradients per target), for progress and cost.
+
+        dim: the number of components of an input.
+        """
         return settings.blocks * settings.block_size
 
     def stops_early(self, settings: Settings) -> bool:
@@ -112,16 +115,20 @@ class Estimator:
         chunk_size: int | None = None,
         workers: int | None = None,
     ) -> Prepared:
-        """Optimise a classifier for speed, check the optimised one on the examples, and choose the chunk size."""
+        """Optimise a classifier for speed, check the optimised one on the examples, and choose the chunk size.
+
+        chunk_size  points per forward pass; None lets the program choose.
+        workers     number of threads; None for the default.
+        """
         from cleverscore.models.input_box import box_of
         from cleverscore.threads import checked_workers
 
-        box_of(settings.region, classifier.bounds)  # refuses a box that is not there before anything is computed
+        box_of(settings.region, classifier.bounds)  # an error before anything is computed, if there is no box
         order = Order(self, classifier, settings, chunk_size, checked_workers(classifier.device, workers))
         return self.kind(classifier, settings).make(order, examples)
 
     def kind(self, classifier: Classifier, settings: Settings) -> type[Prepared]:
-        """The class that `prepare` makes for this classifier."""
+        """The subclass of `Prepared` of which `prepare` makes an object for this classifier."""
         return Prepared
 
 
@@ -137,9 +144,9 @@ class Order(NamedTuple):
 
 @dataclass(frozen=True)
 class Prepared:
-    """An estimator with an optimised classifier, for one norm.
+    """An estimator with an optimised classifier, for one norm: `measure` computes what scores need.
 
-    It can measure any inputs, in any order and any number of times, with the same results each time.
+    It can measure any inputs of the classifier, in any order. The same input has the same measurements each time.
 
     chunk_size  points per forward pass.
     workers     threads.
@@ -165,7 +172,7 @@ class Prepared:
 
     @property
     def splits(self) -> bool:
-        """Whether the blocks of an input can be computed independently of each other, by `blocks`."""
+        """Whether parts of an input's blocks can be computed independently of each other, by the method `blocks`."""
         return False
 
     def max_work(self, dim: int) -> int:
@@ -175,7 +182,10 @@ class Prepared:
     def measure(
         self, examples: Sequence[Example], *, budget: Budget | None = None, on_work: OnWork | None = None
     ) -> Iterator[tuple[int, Measurements]]:
-        """Measure all examples; yields (position, measurements) of each. `budget` defaults to that of the settings."""
+        """Measure all examples; yields (position in `examples`, measurements) of each.
+
+        budget  for all examples together; default: that of the settings.
+        """
         budget = budget or Budget.parse(self.settings.budget)
         for position, example in enumerate(examples):
             share = budget.share(1, len(examples) - position)
@@ -189,11 +199,17 @@ class Prepared:
     def blocks(
         self, tasks: Sequence[tuple[Example, range]], *, on_work: OnWork | None = None
     ) -> Iterator[tuple[int, BlockMaxima]]:
-        """Draw the given blocks of each example for all its targets; yields (position, maxima) as each task is done."""
+        """Draw the given blocks of each example for all its targets.
+
+        Yields (position in `tasks`, maxima) of each task when it is done. A SettingError if the estimator cannot.
+        """
         raise SettingError(f"the work of method {self.estimator.name!r} cannot be split into blocks")
 
     def probe(self, example: Example, points: int) -> float:
-        """Measure the seconds that margin gradients at `points` points take."""
+        """The seconds that it takes to compute margin gradients at `points` points of an example, for all its targets.
+
+        They are computed for this.
+        """
         return self._probed(self.classifier, example, self.estimator.ball_of(self.settings), points)
 
     def _probed(self, classifier: Classifier, example: Example, ball: LpBall, points: int) -> float:

@@ -21,13 +21,19 @@ Array = npt.NDArray[np.float64]
 class Measurements:
     """The measurements of one input in one norm, from which scores are computed.
 
-    maxima      one array of block maxima per target; under adaptive sampling their lengths differ, and targets that
-                were eliminated by a few points have blocks of one point.
-    stopped     per target, why sampling or search stopped.
-    profiles    per target, the radial profile of a method that searches instead of drawing blocks.
-    slopes      per target, the gradient norm at the input, where the maxima are of curvatures (second-order scores).
-    counts      per target, the number of maxima; given where the maxima themselves were not read from disk.
-    gradients   per target, the number of gradients computed; default: one at each point of each block.
+    input_id    the input's row in its data set.
+    label       its class, None if not known.
+    predicted   the class that the classifier predicts.
+    targets     the target classes; all entries below have one value per target, except `seconds`.
+    margins     the margin at the input.
+    maxima      an array of block maxima. With adaptive sampling, lengths differ between targets.
+    block_sizes     points per block; 1 for targets that were eliminated before blocks were drawn.
+    seconds     the time that the input took.
+    stopped     why sampling or search stopped: a `StopReason`, or a text of your own estimator.
+    profiles    the radial profile of a method that searches instead of drawing blocks; else ().
+    slopes      the gradient norm at the input, if the maxima are those of curvatures (second-order scores); else ().
+    counts      the number of maxima; to be given only if the maxima themselves were not read from disk.
+    gradients   the number of gradients computed; default: one at each point of each block.
     """
 
     input_id: int
@@ -68,7 +74,7 @@ class Measurements:
         slopes: tuple[float, ...] = (),
         gradients: tuple[int, ...] = (),
     ) -> Measurements:
-        """Measurements of an example by blocks, one entry per target."""
+        """Measurements of an example, whose other fields are taken from it; every sequence has one entry per target."""
         return cls(
             input_id=example.input_id, label=example.label, predicted=example.predicted, targets=example.targets,
             margins=example.margins, maxima=tuple(maxima), block_sizes=block_sizes, seconds=seconds, stopped=stopped,
@@ -79,7 +85,7 @@ class Measurements:
     def of_profiles(
         cls, example: Example, profiles: tuple[RadialProfile, ...], seconds: float, stopped: tuple[str, ...]
     ) -> Measurements:
-        """Measurements of an example without blocks: one radial profile per target."""
+        """Measurements of an example by a method without blocks: one radial profile per target."""
         nothing = tuple(np.empty(0) for _ in profiles)
         cost = tuple(profile.gradients for profile in profiles)
         return cls.of(example, nothing, (0,) * len(nothing), seconds, stopped, profiles=profiles, gradients=cost)

@@ -1,4 +1,4 @@
-"""The built-in estimators by name, and how a name, or an import path like package.module:name, becomes an estimator."""
+"""The built-in estimators by name, and the estimator of a name or of an import path like package.module:name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ METHODS: dict[str, Estimator] = {
 
 
 def find_method(method: str | Estimator) -> Estimator:
-    """The estimator of a method's name or of "package.module:attribute"; an estimator object is returned unchanged."""
+    """The estimator of a built-in name or of "package.module:attribute"; an estimator object is returned unchanged.
+
+    A SettingError if there is none, or if an estimator of the user has the name of a built-in one.
+    """
     if isinstance(method, str) and ":" in method:
         method = _imported(method)
     if isinstance(method, str):
@@ -42,7 +45,7 @@ def find_method(method: str | Estimator) -> Estimator:
 
 
 def _imported(address: str) -> Estimator:
-    """The estimator at package.module:attribute, or an instance of the class there."""
+    """The estimator that is at package.module:attribute; if a class is there, an instance of it."""
     module, _, name = address.partition(":")
     try:
         found = getattr(import_module_of_user(module), name)

@@ -1,4 +1,4 @@
-"""ScoreRule: how scores are computed from measurements; and the formula min(margin / constant, limit)."""
+"""ScoreRule: how scores are computed from measurements, and the formula min(margin / constant, limit)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,15 @@ Array = npt.NDArray[np.float64]
 class ScoreRule:
     """How scores are computed from measurements: the method's name, the norm, the radius and the tail fit.
 
-    title           the heading of the method's column in a table of several methods; default: the name of the method.
+    p               the norm.
+    radius          the radius of the ball.
+    method          the name of the method.
+    target_kind     how the targets were chosen, as in the column `target_kind`.
+    penalty         the weight of the penalty (scale / range)^2 in the tail fit.
     cap             whether scores are capped at the radius, as in Algorithm 1.
     level           the confidence level of intervals.
-    checkpoints     the numbers of blocks at which sampling could have stopped; intervals allow for this.
+    checkpoints     how many times sampling checked whether it may stop; intervals allow for this.
+    title           the heading of the method's column in a table of several methods; default: the name of the method.
     tail            a tail model of the user instead of the reverse Weibull law.
     """
 
@@ -45,7 +50,7 @@ class ScoreRule:
 
     @property
     def tail_fit(self) -> str:
-        """A key for stored tail fits: rules with the same key give the same fits."""
+        """A key for stored tail fits: rules with the same key give the same fits of the same measurements."""
         law = ESTIMATOR if self.tail is None else f"tail model {_name_of(self.tail)}"
         return f"{law}, penalty {self.penalty:g}, level {self.level:g}, {self.checkpoints} checkpoints"
 
@@ -55,12 +60,16 @@ class ScoreRule:
         return self.radius if self.cap else math.inf
 
     def stored(self) -> dict[str, Any]:
-        """The rule as a run stores it; of a user's tail model only the name is stored."""
+        """The rule's fields by name, as a run stores them; a user's tail model is stored as its name."""
         return {**asdict(self), "tail": None if self.tail is None else _name_of(self.tail)}
 
     @classmethod
     def restored(cls, kept: Mapping[str, Any]) -> ScoreRule:
-        """The rule as read from a run. A user's tail model cannot be restored, but the run has its fits."""
+        """The rule from the fields that `stored` gave.
+
+        A user's tail model cannot be restored from its name. Scores whose fits the run has stored do not need it; to
+        fit others raises a StoreError.
+        """
         name = kept.get("tail")
         return cls(**{**kept, "tail": None if name is None else partial(_not_there, name)})
 
@@ -77,7 +86,9 @@ def _not_there(name: str, maxima: Array, level: float) -> NoReturn:
 
 
 def capped_ratio(margins: Array | float, constants: Array | float, limit: float) -> Array:
-    """min(margin / constant, limit), elementwise; a constant of 0 gives the limit, a margin of 0 gives 0.
+    """min(margin / constant, limit), elementwise: a score from a margin and a Lipschitz constant.
+
+    A margin of 0 or below gives 0, else a constant of 0 gives the limit, and a constant of NaN gives NaN.
 
     >>> capped_ratio(np.array([1.0, 1.0, 0.0]), np.array([4.0, 0.0, 4.0]), 5.0)
     array([0.25, 5.  , 0.  ])

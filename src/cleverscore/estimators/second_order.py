@@ -1,11 +1,11 @@
 """Second-order CLEVER: the margin's slope at the input and its largest downward curvature in the ball, p = 2.
 
-By Taylor's theorem, for every x with ||x - x0||_2 = r inside the ball,
+Let g = f_c - f_j be the margin. By Taylor's theorem, for every x with ||x - x0||_2 = r inside the ball,
     g(x) >= g(x0) - ||grad g(x0)||_2 r - K r^2 / 2,   K = max over the ball of the largest eigenvalue of -Hessian(g),
-so the class cannot change before the right side reaches 0 (Weng et al., "On extensions of CLEVER", 2018, with the
-spectral norm for K). Only downward curvature brings the margin to 0 sooner, so the signed eigenvalue is a valid bound,
-and never larger than the spectral norm. K is estimated like CLEVER's constant: block maxima at sampled points, and the
-end-point of their tail.
+so the class does not change to j before the right side reaches 0. Weng et al., "On extensions of CLEVER", 2018, have
+the spectral norm of the Hessian for K. Only downward curvature brings the margin to 0 sooner, so the largest eigenvalue
+of -Hessian(g), with its sign, is a valid bound, too, and never larger than the spectral norm. K is estimated like
+CLEVER's constant: block maxima at sampled points, and the end-point of their tail.
 """
 
 from __future__ import annotations
@@ -36,23 +36,25 @@ if TYPE_CHECKING:
     from cleverscore.estimators.settings import Settings
 
 STEPS = 40  # Lanczos steps at most; smooth networks need 5 to 20
-# A Ritz value is off by at most residual^2 / gap: a residual of 0.1% of the spectrum is an error far below the fit's.
+# Lanczos steps end when the residual is at most this share of the largest absolute eigenvalue. The error of an
+# eigenvalue is then at most residual^2 / (distance to the next eigenvalue), far below the error of the tail fit.
 RESIDUAL = 1e-3
-START_STREAM = 0x6C616E637A6F7321  # a Philox key of its own for the starting vector
-GRAPHS = 4  # a graph of gradients keeps about this many times what a forward pass keeps
-SEGMENT = 16  # Hessians along a segment when smoothness is checked
-# Share of the gradient's change along a segment that Hessians leave unexplained: 1 where a network is piecewise linear,
-# a few per cent where it is smooth.
+START_STREAM = 0x6C616E637A6F7321  # in the Philox key of the starting vector, where keys of points have the norm
+GRAPHS = 4  # a graph of gradients needs about this many times the memory of a forward pass
+SEGMENT = 16  # points with Hessians along a segment when smoothness is checked
+# A network is refused if Hessians leave more than this share of the gradient's change along a segment unexplained. The
+# share is 1 for a piecewise linear network, and a few per cent for a smooth one.
 UNEXPLAINED = 0.5
 
 
 @dataclass(frozen=True)
 class SecondOrder(Method):
-    """Block maxima of curvatures, and the slope at the input.
+    """The method "second-order": it measures block maxima of curvatures, and the slope at the input.
 
     A point costs 5 to 20 Hessian-vector products per target. A network with breakpoints (ReLU, max pooling) is refused,
     because its Hessian does not show them. With region="box" points are clipped to the classifier's bounds, and the
-    slope counts only components along which the input can move; curvatures count all directions.
+    slope is the norm of only those gradient components along which the input can move; curvatures are the largest ones
+    over all directions.
     """
 
     activity = "sampling curvatures"
@@ -65,11 +67,11 @@ class SecondOrder(Method):
             raise SettingError(f"p={settings.p:g}: curvatures are eigenvalues, which belong to p = 2")
 
     def kind(self, classifier: Classifier, settings: Settings) -> type[Prepared]:
-        """The network without exact shortcuts, in smaller chunks."""
+        """A class that uses the network as it is, and smaller chunks than other methods."""
         return _TwiceDifferentiable
 
     def measure(self, ready: Prepared, example: Example, budget: Budget) -> Measurements:
-        """Draw all blocks of one example."""
+        """Draw all blocks of one example and compute its slope; the budget is not used."""
         settings, ball = ready.settings, self.ball_of(ready.settings)
         request = Request(
             example.x, example.input_id, example.predicted, example.targets, ball, range(settings.blocks),
@@ -93,7 +95,7 @@ class SecondOrder(Method):
 class _TwiceDifferentiable(Prepared):
     @classmethod
     def make(cls, order: Order, examples: Sequence[Example]) -> Prepared:
-        """Raise an error for networks that are not smooth, and choose a chunk size for graphs of gradients."""
+        """Raise a ModelError for networks that are not smooth, and choose a chunk size for graphs of gradients."""
         estimator, classifier, settings, chunk_size, workers = order
         _require_smooth(classifier, examples[0], estimator.ball_of(settings), settings.seed)
         if chunk_size is None:
@@ -111,9 +113,10 @@ def largest_curvatures(
     q: float = 2.0,
     moves: Moves | None = None,
 ) -> torch.Tensor:
-    """Largest eigenvalue of -Hessian(f_c - f_j) at every point and target: (n, *input_shape) -> (n, targets).
+    """Largest eigenvalue of -Hessian(f_c - f_j) for every point and target: (n, *input_shape) -> (n, targets).
 
-    `moves` is not used: the largest eigenvalue over all directions bounds the curvature along valid ones.
+    c is `predicted`, j a target. `moves`, which components count for an input in its box, is not used: the largest
+    eigenvalue over all directions bounds the curvature along those in the box.
     """
     if q != 2.0:
         raise SettingError(f"q={q:g}: curvatures are eigenvalues, which belong to p = 2")
@@ -127,7 +130,7 @@ def largest_curvatures(
 
 
 def _gradient(logits: torch.Tensor, points: torch.Tensor, predicted: int, target: int) -> torch.Tensor:
-    """The gradient of the margin, with a graph, so that it can be differentiated again."""
+    """The gradient of the margin at every point (n, *input_shape), with a graph, so that it can be differentiated."""
     if not logits.requires_grad:
         raise ModelError(CUT_OFF)
     with torch.enable_grad():
@@ -139,8 +142,8 @@ def _gradient(logits: torch.Tensor, points: torch.Tensor, predicted: int, target
 
 
 def _hessian_product(gradient: torch.Tensor, points: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-    """Hessian times vectors (n, d), point by point."""
-    if not gradient.requires_grad:  # nothing in it depends on the points
+    """The Hessian at each of n points times the vector for this point: (n, d), for vectors (n, d)."""
+    if not gradient.requires_grad:  # the gradient does not depend on the points, so the Hessian is 0
         return torch.zeros_like(vectors)
     try:
         (product,) = torch.autograd.grad(
@@ -154,9 +157,10 @@ def _hessian_product(gradient: torch.Tensor, points: torch.Tensor, vectors: torc
 
 
 def _lanczos(gradient: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
-    """Largest eigenvalue of -Hessian per point (n,), by Lanczos steps from one fixed random vector.
+    """Largest eigenvalue of -Hessian at each of n points (n,), by Lanczos steps from one fixed random vector.
 
-    Every point keeps the value of the step at which it converged, so that the value does not depend on its chunk.
+    Each point keeps the value of the step at which it converged, so the value does not depend on the other points of
+    the chunk.
     """
     n, dim = len(points), points[0].numel()
     kind = torch.float64 if points.dtype == torch.float64 else torch.float32
@@ -173,7 +177,7 @@ def _lanczos(gradient: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
         product = -_hessian_product(gradient, points, vector)
         alpha = (product * vector).sum(1).double()
         diagonal.append(alpha)
-        for _ in range(2):  # once is not enough in float32
+        for _ in range(2):  # orthogonal to the basis; once is not enough in float32
             for former in basis:
                 product = product - (product * former).sum(1, keepdim=True) * former
         beta = product.norm(dim=1).double()
@@ -197,10 +201,11 @@ def _lanczos(gradient: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
 
 
 def _require_smooth(classifier: Classifier, example: Example, ball: LpBall, seed: int) -> None:
-    """Raise an error for networks with breakpoints, which the Hessian does not show.
+    """Raise a ModelError for networks with breakpoints, which the Hessian does not show.
 
-    In a smooth network the change of the gradient along a segment is the integral of Hessian times direction. At a
-    breakpoint the gradient jumps, so the two differ.
+    In a smooth network the change of the gradient along a segment is the integral of the Hessian times the segment's
+    direction. At a breakpoint the gradient jumps, so the two differ. The segment goes from the input to a random point
+    of the ball.
     """
     end = ball.points(
         example.x, count=1, seed=seed, input_id=example.input_id, block=0, tile=0, bounds=classifier.bounds
@@ -216,7 +221,7 @@ def _require_smooth(classifier: Classifier, example: Example, ball: LpBall, seed
     flat = gradient.detach().flatten(1)
     change = flat[1] - flat[0]
     unexplained = change - product[2:].mean(0)
-    # A gradient that is the same everywhere has no breakpoints.
+    # Where the gradient changes by no more than rounding, there is no breakpoint.
     rounding = 1e-4 * float(flat.norm(dim=1).amax())
     if float(change.norm()) > rounding and float(unexplained.norm()) > UNEXPLAINED * float(change.norm()):
         raise ModelError(

@@ -21,10 +21,18 @@ LARGEST_SEED = 2**64 - 1
 class Settings:
     """Everything that defines a score, apart from the model and the inputs; defaults are the paper's (section 5.1).
 
+    p           the norm.
+    targets     which classes an input is scored against, see `cleverscore.inputs.targets`.
+    radius      the radius of the ball; default: the method's.
+    blocks, block_size  number of blocks, and points in a block.
+    seed        of the random points.
+    method      an estimator, its name, or its address package.module:attribute.
     region      "ball": the whole ball counts. "box": only its points within the classifier's bounds count.
-    tolerance   None draws all blocks for every target, as the paper does. A number makes sampling adaptive: it ends
-                where a score's interval is within that share of the score, and targets that cannot have the smallest
-                score get no more blocks. Methods without blocks ignore it.
+    level       the confidence level of intervals.
+    tolerance   None draws all blocks for every target, as the paper does. A number makes sampling adaptive: it ends for
+                a target when more blocks would hardly change the score by more than this share of it, and targets that
+                cannot have the smallest score get no more blocks. 0 does only the latter. Methods without blocks ignore
+                it.
     budget      end after this many gradients in total ("2000000"), or after this time ("90s", "10m", "2h"), but not
                 before 10 blocks; makes sampling adaptive too.
     threshold   decide only whether the score exceeds this threshold; makes sampling adaptive too.
@@ -68,7 +76,7 @@ class Settings:
 
     @property
     def estimator(self) -> Estimator:
-        """The estimator of `method`, which may be a name, an address or an object."""
+        """The estimator that `method` says by its name, its address or itself."""
         return find_method(self.method)
 
     @property

@@ -1,4 +1,4 @@
-"""Sharp: the method that searches for the largest decreases of the margin between spheres around the input."""
+"""Sharp: the method that searches for the largest decreases of the margin between neighbouring spheres."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sharp(Estimator):
-    """The method "sharp": radial profiles by descents to the boundary and ascents across shells (docs/sharp.md)."""
+    """The method "sharp": it computes the radial profile of each target by a search (docs/sharp.md).
+
+    Descents search for the nearest point of the target's class. Ascents search for the largest fall of the margin
+    across each shell between two spheres around the input.
+    """
 
     name = "sharp"
     unused = ("blocks", "block_size", "tolerance", "penalty")
@@ -42,7 +46,7 @@ class Sharp(Estimator):
         return most_gradients(dim)
 
     def stops_early(self, settings: Settings) -> bool:
-        """Whether the search may do less work than `max_work`: always, since it ends when more starts change little."""
+        """Whether the search may do less work than `max_work`: yes, because it ends when more starts change little."""
         return True
 
     def wording(self, settings: Settings) -> Wording:
@@ -62,24 +66,24 @@ class Sharp(Estimator):
         )
 
     def kind(self, classifier: Classifier, settings: Settings) -> type[Prepared]:
-        """A search, or for an affine classifier without a box a closed form."""
+        """A class that searches, or a closed form for affine classifiers with region="ball"."""
         return _AffineProfiles if is_affine(classifier) and settings.region != "box" else _Searches
 
 
 class _Searches(Sampler):
-    """Prepared search: it uses the same optimised network as sampling."""
+    """The prepared method "sharp"; it uses the same optimised network as sampling."""
 
     @property
     def splits(self) -> bool:
-        """Whether the work can be split into blocks: no, because the stages of a search build on each other."""
+        """Whether the work can be split into blocks: no, because each stage of a search needs the one before."""
         return False
 
     def measure(
         self, examples: Sequence[Example], *, budget: Budget | None = None, on_work: OnWork | None = None
     ) -> Iterator[tuple[int, Measurements]]:
-        """Search around all examples; yields (position, measurements) of each."""
+        """Search around all examples; yields (position in `examples`, measurements) of each."""
         moved = self.moved(examples)
-        # The projection of an l2 ball onto a subspace is an l2 ball.
+        # The reduced ball may be a `ProjectedBall`, whose points have another law; the set is an l2 ball all the same.
         ball = LpBall(self.reduced.ball.p, self.reduced.ball.radius, self.reduced.ball.region)
         found = searches(
             self.reduced.classifier, moved, ball=ball, seed=self.settings.seed,
@@ -93,7 +97,7 @@ class _Searches(Sampler):
 
 class _AffineProfiles(AffinePrepared):
     def of_norms(self, example: Example, norms: Sequence[float], seconds: float) -> Measurements:
-        """Measurements from gradient norms: one profile per target, with one shell, since the slope is constant."""
+        """Measurements from gradient norms (targets,): one profile per target."""
         radius = self.estimator.ball_of(self.settings).radius
         profiles = tuple(
             _flat_profile(norm, margin, radius) for norm, margin in zip(norms, example.margins, strict=True)
@@ -102,7 +106,10 @@ class _AffineProfiles(AffinePrepared):
 
 
 def _flat_profile(norm: float, margin: float, radius: float) -> RadialProfile:
-    """The radial profile of an affine classifier: one shell, since the slope of the margin is constant."""
+    """The radial profile of an affine classifier, from a gradient norm and margin: one shell from the input outwards.
+
+    One shell is exact, because the gradient is the same everywhere.
+    """
     upper = max(margin, 0.0) / norm if norm > 0.0 else math.inf
     distance = min(upper, radius)
     outcome = FitOutcome.CONSTANT if norm > 0.0 else FitOutcome.ZERO

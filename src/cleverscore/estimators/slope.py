@@ -1,9 +1,9 @@
 """SLOPE: the Lipschitz constant from slopes between pairs of points (Wood & Zhang, J. Global Optimization 8, 1996).
 
-Consecutive points of a block are paired, x1 with x2, x3 with x4, and so on; the largest |g(x) - g(y)| / ||x - y||_p of
-a block takes the place of its largest gradient norm. Blocks, their points and the fit are CLEVER's. The slope between
-two distant points is an average of the gradient along their connecting line, so the constant is too small and the score
-too large.
+Consecutive points of a block are paired, x1 with x2, x3 with x4, and so on. With the margin g, the largest |g(x) -
+g(y)| / ||x - y||_p over the pairs (x, y) of a block takes the place of its largest gradient norm. Blocks, their points
+and the fit are CLEVER's. The slope between two distant points is an average of the gradient along their connecting
+line, so the estimated constant is too small and the score too large.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Slope(Method):
-    """Sampling with the largest slopes between pairs of points instead of the largest gradient norms.
+    """The method "slope": it samples the largest slopes between pairs of points instead of the largest gradient norms.
 
-    Only forward passes are needed; the column `gradients` counts points. With region="box" both points of a pair lie
-    within the classifier's bounds; slopes are not masked, since they have no components.
+    Only forward passes are needed; the column `gradients` has the number of points. With region="box" both points of a
+    pair lie within the classifier's bounds. Gradient components along which the input cannot move are left out by other
+    methods then; a slope has no components, so here nothing is left out.
     """
 
     activity = "sampling slopes"
@@ -52,10 +53,10 @@ class Slope(Method):
         if settings.block_size < 2:
             raise SettingError(f"block_size={settings.block_size}: a slope needs two points; give at least 2")
 
-    kind = Estimator.kind  # pairs are points of the input's own space, and an affine network is no exception
+    kind = Estimator.kind  # no shortcuts for affine networks or in the row space of the first layer
 
     def measure(self, ready: Prepared, example: Example, budget: Budget) -> Measurements:
-        """Draw all blocks of one example."""
+        """Draw all blocks of one example; the budget is not used."""
         began = time.perf_counter()
         with pool(ready.workers) as executor:
             columns = executor.map(lambda block: _largest_slopes(ready, example, block), range(ready.settings.blocks))
@@ -74,7 +75,7 @@ def _largest_slopes(ready: Prepared, example: Example, block: int) -> Array:
         slopes = pair_slopes(
             ready.classifier, points, predicted=example.predicted, targets=example.targets, p=ready.settings.p
         )
-        # np.maximum keeps NaN, so that a broken output is never hidden.
+        # np.maximum keeps NaN, so that a logit that is not finite is never hidden.
         largest = np.maximum(largest, slopes.amax(0).cpu().numpy())
     return largest
 
@@ -82,19 +83,22 @@ def _largest_slopes(ready: Prepared, example: Example, block: int) -> Array:
 def pair_slopes(
     classifier: Classifier, points: torch.Tensor, *, predicted: int, targets: Sequence[int], p: float
 ) -> torch.Tensor:
-    """|g_j(x) - g_j(y)| / ||x - y||_p for consecutive pairs and every target: (2n, *shape) -> (n, targets)."""
+    """|g_j(x) - g_j(y)| / ||x - y||_p for consecutive pairs (x, y) and every target: (2n, *shape) -> (n, targets).
+
+    g_j = f_c - f_j, where c is `predicted` and j a target.
+    """
     with torch.no_grad():
         logits = classifier.logits(points).double()
         margins = logits[:, predicted, None] - logits[:, list(targets)]
         changes = (margins[0::2] - margins[1::2]).abs()
         lengths = dual_norms(points[0::2] - points[1::2], p).double()
-        # Two points that are one, which clipping to the box can make, have no slope.
+        # Two points that are equal, as clipping to the box can make them, get the slope 0.
         slopes: torch.Tensor = torch.where(lengths[:, None] > 0.0, changes / lengths[:, None], 0.0)
     return slopes
 
 
 def _pairs(ready: Prepared, example: Example, block: int) -> Iterator[torch.Tensor]:
-    """A block's points in order, an even number at a time; an odd last point has no partner."""
+    """The points of a block in order, in parts (2n, *shape) of an even number; an odd last point is left out."""
     settings, chunk_size = ready.settings, max(2, ready.chunk_size)
     ball = ready.estimator.ball_of(settings)
     size = tile_points(example.x.numel())

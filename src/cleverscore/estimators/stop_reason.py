@@ -8,7 +8,7 @@ from enum import Enum
 class StopReason(str, Enum):
     """Why sampling or search stopped for a target: a value of the column `stopped`.
 
-    Your own estimator may use other texts instead.
+    Your own estimator may give other texts in this column.
 
     >>> print(StopReason.BUDGET, "-", StopReason.BUDGET.sentence)
     budget used up - The budget ended before all was drawn or searched.
@@ -19,7 +19,7 @@ class StopReason(str, Enum):
     sentence: str
 
     def __new__(cls, value: str, sentence: str) -> StopReason:
-        """A reason with its sentence; the value is the text in tables and stores."""
+        """A reason whose value is the text in tables and stored runs, with a sentence that explains it."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.sentence = sentence
@@ -50,12 +50,12 @@ class StopReason(str, Enum):
 
 
 def is_eliminated(reason: str) -> bool:
-    """Whether a target was eliminated, because it could not have the smallest score."""
+    """Whether a stop reason says that the target was eliminated because it could not have the smallest score."""
     return reason in (StopReason.ELIMINATED, StopReason.PREFILTERED, StopReason.SKETCHED)
 
 
 def sentence_of(reason: str) -> str:
-    """The sentence of a stop reason; the text of a user's own estimator is made a sentence.
+    """The sentence of a stop reason; for the text of a user's own estimator, a sentence that contains it.
 
     >>> sentence_of("all blocks"), sentence_of("one gradient")
     ('All blocks were drawn.', 'The work ended: one gradient.')
