@@ -1,4 +1,4 @@
-"""Affine classifiers: the gradient is the same everywhere, so two points are enough."""
+"""Affine classifiers: the gradient is the same everywhere, so it is computed at two points instead of many."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
 
 class AffinePrepared(Prepared):
-    """Gradient norms of an affine classifier, from the input and one more point; the larger norm counts.
+    """Gradient norms of an affine classifier: for each target the larger one of those at the input and another point.
 
-    In the box, margin / (masked norm) is a lower bound of the distance, not always the distance itself: a line from the
-    input may leave the box before it reaches the decision boundary.
+    A subclass makes measurements from them (`of_norms`). With region="box", components along which the input cannot
+    move are set to 0 in the norm. Then margin / norm is a lower bound of the distance, not always the distance itself:
+    a line from the input may leave the box before it reaches the decision boundary.
     """
 
     @classmethod
     def make(cls, order: Order, examples: Sequence[Example]) -> AffinePrepared:
-        """Prepare; an affine classifier needs no optimisation and no chunk size."""
+        """Prepare: an affine classifier is not optimised, and its chunk size is 1 unless one is given."""
         return cls(order.estimator, order.classifier, order.settings, order.chunk_size or 1, order.workers)
 
     def max_work(self, dim: int) -> int:
@@ -37,7 +38,7 @@ class AffinePrepared(Prepared):
     def measure(
         self, examples: Sequence[Example], *, budget: Budget | None = None, on_work: OnWork | None = None
     ) -> Iterator[tuple[int, Measurements]]:
-        """Measure all examples; the few gradients are within any budget."""
+        """Measure all examples; yields (position in `examples`, measurements). The budget does not limit two points."""
         ball = self.estimator.ball_of(self.settings)
         for position, example in enumerate(examples):
             began = time.perf_counter()
@@ -54,4 +55,4 @@ class AffinePrepared(Prepared):
 
     @abstractmethod
     def of_norms(self, example: Example, norms: Sequence[float], seconds: float) -> Measurements:
-        """Measurements from gradient norms (targets,) that are the same everywhere."""
+        """Measurements of an example from gradient norms (targets,) that are the same everywhere."""

@@ -1,8 +1,9 @@
 """Block maxima of gradient norms: how blocks are drawn, spread over threads, merged and continued (Algorithm 1).
 
-A request asks for some blocks of one input. It is divided into work items of about one chunk of points. Worker threads,
-each with one intra-operation thread, take items of all requests from one queue. The maximum of a block does not depend
-on which thread computed its points, since points depend on (seed, input id, norm, block) alone.
+A request asks for some blocks of one input. It is divided into work items of about one chunk of points. A chunk is what
+goes through the network in one pass. Worker threads, in each of which torch uses one intra-operation thread, take items
+of all requests from one queue. The maximum of a block does not depend on which thread computed its points, since points
+depend on (seed, input id, norm, block) alone.
 """
 
 from __future__ import annotations
@@ -25,17 +26,20 @@ from cleverscore.models.margin_gradients import margin_gradient_norms
 from cleverscore.threads import pool
 
 Array = npt.NDArray[np.float64]
-# What is measured at points (n, *input_shape): classifier, points, predicted=, targets=, q=, moves= -> (n, targets).
+# A function that measures at points (n, *input_shape), once per target, what the maxima are of, as
+# `margin_gradient_norms` does: (classifier, points, predicted=, targets=, q=, moves=) -> (n, targets).
 Measure = Callable[..., torch.Tensor]
 
 
 @dataclass(frozen=True)
 class BlockMaxima:
-    """The largest gradient norm of each block, one row per target: all that a score needs of the sampled points.
+    """The largest gradient norm of each block for each target: all that a score needs of the sampled points.
 
     values      (targets, blocks); NaN or infinite where a gradient was NaN or infinite.
-    first       index of the first block: blocks first .. first + blocks - 1 have been drawn.
-    seconds     compute time, divided by the number of workers.
+    targets     the classes of the rows.
+    block_size  the number of points in a block.
+    first       number of the first block: blocks first .. first + blocks - 1 have been drawn.
+    seconds     compute time of all threads, divided by their number.
     """
 
     values: Array
@@ -52,7 +56,16 @@ class BlockMaxima:
 
 @dataclass(frozen=True)
 class Request:
-    """A request to draw blocks of points for one input."""
+    """A request to draw blocks of points around one input and find their maxima.
+
+    x           (*input_shape), the input.
+    input_id    its row in its data set; random points depend on it.
+    predicted, targets      the classes c and j of the margins f_c - f_j.
+    ball        the distribution of the points.
+    blocks      the numbers of the blocks.
+    block_size  the number of points in a block.
+    seed        of the random points.
+    """
 
     x: torch.Tensor
     input_id: int
@@ -66,7 +79,7 @@ class Request:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Points of one block: the first `count` points of one tile (consecutive points with one random stream)."""
+    """Points of one block: the first `count` of one tile, which has a random stream of its own (`inputs.balls`)."""
 
     block: int
     tile: int
@@ -74,6 +87,7 @@ class _Piece:
 
 
 def _pieces(request: Request) -> Iterator[_Piece]:
+    """All points of a request in order, tile by tile."""
     size = tile_points(request.x.numel())
     for block in request.blocks:
         for tile, start in enumerate(range(0, request.block_size, size)):
@@ -81,7 +95,7 @@ def _pieces(request: Request) -> Iterator[_Piece]:
 
 
 def _joined(item: Sequence[_Piece]) -> list[_Piece]:
-    """The same points with consecutive tiles of a block joined into one piece."""
+    """The points of a work item in one piece per block, which begins in the block's first tile and spans the next."""
     first: dict[int, _Piece] = {}
     for piece in item:
         before = first.get(piece.block)
@@ -90,7 +104,7 @@ def _joined(item: Sequence[_Piece]) -> list[_Piece]:
 
 
 def blocks_together(chunk_size: int, block_size: int) -> int:
-    """The number of blocks in one work item: as many as fill a chunk.
+    """The number of blocks in one work item: the smallest number that fills a chunk.
 
     >>> blocks_together(256, 1024), blocks_together(256, 100)
     (1, 3)
@@ -99,8 +113,10 @@ def blocks_together(chunk_size: int, block_size: int) -> int:
 
 
 def _items(request: Request, chunk_size: int) -> Iterator[list[_Piece]]:
-    # Items end where the number of the next block is a multiple of `together`, wherever the request begins: a point
-    # then always meets the same others in a matrix product, and gradients are the same to the last bit.
+    """The work items of a request: lists of pieces with about one chunk of points each."""
+    # An item ends when it fills a chunk, and before each block whose number is a multiple of `together`, whatever the
+    # first block of the request is. So a point goes through the network with the same other points in every request
+    # that begins at such a block, and its gradient is the same to the last bit.
     together = blocks_together(chunk_size, request.block_size)
     item: list[_Piece] = []
     points = 0
@@ -128,7 +144,10 @@ def _flow(requests: Sequence[Request], chunk_size: int) -> Iterator[tuple[int, l
 
 @dataclass(frozen=True)
 class _Found:
-    """Result of one work item: the largest value per target in each of its blocks, and the seconds it took."""
+    """Result of one work item: by the number of the block, the largest value for each target (targets,); and its time.
+
+    An item may hold a part of a block only; the maximum is then that of the part.
+    """
 
     largest: dict[int, Array]
     seconds: float
@@ -153,7 +172,7 @@ def _compute(classifier: Classifier, request: Request, item: list[_Piece], chunk
             bounds=classifier.bounds,
             out=place,
         )
-        if drawn.data_ptr() != place.data_ptr():  # a law of the user need not write to `out`
+        if drawn.data_ptr() != place.data_ptr():  # a ball of the user need not write to `out`
             if drawn.shape != place.shape:
                 law, wanted = type(request.ball).__name__, tuple(place.shape)
                 raise SettingError(f"{law}.points gave shape {tuple(drawn.shape)}; {wanted} is wanted")
@@ -168,13 +187,13 @@ def _compute(classifier: Classifier, request: Request, item: list[_Piece], chunk
         ]
     )
     parts = torch.split(norms, [piece.count for piece in blocks])
-    # amax keeps NaN, so a broken gradient is never hidden by a sound one.
+    # amax keeps NaN, so a gradient that is NaN is never hidden by the others.
     largest = {piece.block: part.amax(0).double().cpu().numpy() for piece, part in zip(blocks, parts, strict=True)}
     return _Found(largest, time.perf_counter() - began)
 
 
 class _Pending:
-    """A request whose work items are being computed."""
+    """A request whose work items are being computed, with the maxima of those that are done."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -184,7 +203,7 @@ class _Pending:
         self.all_submitted = False
 
     def add(self, found: _Found, workers: int) -> None:
-        """Merge the maxima of one work item."""
+        """Merge the maxima of one work item into those of the request."""
         for block, values in found.largest.items():
             column = block - self.request.blocks.start
             self.values[:, column] = np.maximum(self.values[:, column], values)
@@ -192,7 +211,7 @@ class _Pending:
         self.open -= 1
 
     def maxima(self) -> BlockMaxima:
-        """The maxima of all work items."""
+        """The maxima of all work items that are done."""
         request = self.request
         return BlockMaxima(self.values, request.targets, request.block_size, request.blocks.start, self.seconds)
 
@@ -206,16 +225,18 @@ def sample(
     on_points: Callable[[int], None] | None = None,
     measure: Measure = margin_gradient_norms,
 ) -> Iterator[tuple[int, BlockMaxima]]:
-    """Draw the blocks of all requests and yield (position, maxima) of each when it is done, in no fixed order.
+    """Draw the blocks of all requests; yields (position in `requests`, maxima) of each when done, in no fixed order.
 
-    `on_points` is called with the number of points of each finished work item, for progress. `measure` is the quantity
-    whose block maxima are kept.
+    chunk_size  points per forward pass.
+    workers     number of threads.
+    on_points   is called with the number of points of each finished work item, for progress.
+    measure     computes the values whose block maxima are kept; default: gradient norms.
     """
     pending = [_Pending(request) for request in requests]
     flow = _flow(requests, chunk_size)
     with pool(workers) as executor:
         running: dict[Future[_Found], tuple[int, list[_Piece]]] = {}
-        done: SimpleQueue[Future[_Found]] = SimpleQueue()  # half the price of wait()
+        done: SimpleQueue[Future[_Found]] = SimpleQueue()  # takes half the time of `concurrent.futures.wait`
         while True:
             while len(running) < 2 * workers and (upcoming := next(flow, None)) is not None:
                 position, item, last = upcoming

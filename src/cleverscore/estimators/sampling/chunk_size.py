@@ -11,28 +11,30 @@ from cleverscore.inputs.balls import tile_points
 from cleverscore.models.classifier import Classifier
 from cleverscore.validation import is_whole
 
-# Layers of small networks run fastest while a layer's output stays in cache (measured on two cores with 32 MB: 60% of
-# the limit at 6 to 11 MB, 53% at 22 MB on the MNIST network). Large networks want a few points at least. Above 32 MB
-# glibc hands every tensor back to the system when it is freed, and page faults cost more than larger batches gain.
+# Small networks run fastest while the output of a layer stays in cache, so no tensor is to be larger than CACHED_TENSOR
+# bytes. (Measured with the MNIST network on two cores with 32 MB of cache: 60% of the speed of plain matrix products
+# with tensors of 6 to 11 MB, 53% with 22 MB.) Large networks are slow with fewer than FEW_POINTS, so for that many
+# points a tensor may have LARGEST_TENSOR bytes. Above 32 MB glibc returns every freed tensor to the system, and the
+# page faults cost more time than larger batches save.
 CACHED_TENSOR = 8 * 2**20
 LARGEST_TENSOR = 32 * 2**20
 FEW_POINTS = 4
-MEMORY_SHARE = 0.25  # of what is free on an accelerator
-CPU_MEMORY = 2**30  # for all workers together
+MEMORY_SHARE = 0.25  # of the free memory of an accelerator that a chunk may need
+CPU_MEMORY = 2**30  # bytes that the chunks of all workers together may need
 LARGEST_CHUNK = 1024
-PROBED_POINTS = 2
+PROBED_POINTS = 2  # in the forward pass that measures the memory
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Memory in bytes that one point needs in a forward pass with autograd."""
+    """Memory in bytes that one point needs in a forward pass with autograd: its largest tensor, and all together."""
 
     largest: int
     total: int
 
 
 def footprint(classifier: Classifier, x: torch.Tensor) -> Footprint:
-    """Measure the memory that autograd keeps for one point, without the weights."""
+    """Measure the memory that autograd keeps for one point like `x`, without the weights."""
     weights = {t.untyped_storage().data_ptr() for t in (*classifier.module.parameters(), *classifier.module.buffers())}
     sizes: dict[int, int] = {}
 
@@ -52,7 +54,7 @@ def footprint(classifier: Classifier, x: torch.Tensor) -> Footprint:
 
 
 def default_chunk_size(classifier: Classifier, x: torch.Tensor, *, workers: int) -> int:
-    """Points per forward pass for inputs like `x`: no tensor above 32 MB, and within the available memory."""
+    """Points per forward pass for inputs like `x`, at least 1: within the free memory, and no tensor above 32 MB."""
     need = footprint(classifier, x)
     if classifier.device.type == "cuda":
         free, _total = torch.cuda.mem_get_info(classifier.device)
@@ -60,14 +62,14 @@ def default_chunk_size(classifier: Classifier, x: torch.Tensor, *, workers: int)
     else:
         by_tensor = max(CACHED_TENSOR // need.largest, min(FEW_POINTS, LARGEST_TENSOR // need.largest))
         fitting = min(by_tensor, CPU_MEMORY // (2 * need.total * workers))
-    # Whole tiles or even parts of one, so that no item of work ends in a small rest.
+    # Whole tiles, or a power of two that divides a tile, so that no work item ends with a small chunk.
     tile = tile_points(x.numel())
     fitting = min(LARGEST_CHUNK, max(1, fitting))
     return fitting - fitting % tile if fitting >= tile else 1 << (fitting.bit_length() - 1)
 
 
 def resolved_chunk_size(classifier: Classifier, x: torch.Tensor, chunk_size: int | None, *, workers: int) -> int:
-    """The chunk size that a user gave, checked, or the default one."""
+    """The given chunk size, or the default for inputs like `x`; a SettingError if it is not a whole number from 1."""
     if chunk_size is None:
         return default_chunk_size(classifier, x, workers=workers)
     if not is_whole(chunk_size) or chunk_size < 1:

@@ -1,9 +1,10 @@
 """Approximate gradient norms of all classes at once: random projections by forward-mode differentiation.
 
-A Jacobian-vector product J u costs about one gradient and has an entry for every class: (J u)_c - (J u)_j is the
-projection of the margin's gradient g on u. For Gaussian u its root mean square is ||g||_2, for Cauchy u the median of
-its absolute value is ||g||_1 (stable laws; Indyk, 2006). So the norms of a thousand classes cost as much as a hundred
-gradients, with an error of about a tenth.
+Let J be the Jacobian of the logits and g = grad(f_c - f_j) the gradient of a margin. A Jacobian-vector product J u
+costs about one gradient and has an entry for every class: (J u)_c - (J u)_j is the projection <g, u>. For random u with
+standard normal components its root mean square is ||g||_2; with standard Cauchy components the median of its absolute
+value is ||g||_1 (stable laws; Indyk, 2006). So with about a hundred products, the norms of a thousand classes cost as
+much as a hundred gradients, and have an error of about a tenth.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from cleverscore.randomness import philox
 
 Array = npt.NDArray[np.float64]
 
-SKETCHED_EXPONENTS = (1.0, 2.0)
-STREAM = 0x736B6574  # separates directions from points
+SKETCHED_EXPONENTS = (1.0, 2.0)  # the q for which there is a stable law
+STREAM = 0x736B6574  # in the Philox key of directions, where keys of points have the norm
 
 
 def _direction(q: float, shape: Sequence[int], *, seed: int, input_id: int, point: int, number: int) -> Array:
+    """Random direction number `number` at point number `point` of an input, of this shape."""
     stream = philox((seed, STREAM), (input_id, point, number, 0))
     values = stream.standard_normal(tuple(shape)) if q == 2.0 else stream.standard_cauchy(tuple(shape))
     return np.asarray(values, dtype=np.float64)
@@ -42,9 +44,10 @@ def sketched_norms(
     seed: int,
     input_id: int,
 ) -> Array | None:
-    """About ||grad(f_c - f_j)||_q in the middle of the points (n, *input_shape): (targets,).
+    """About ||grad(f_c - f_j)||_q for each target j, one value for all points (n, *input_shape) together: (targets,).
 
-    None if no stable law exists for q, or if the model has no forward-mode derivatives.
+    c is `predicted`. The value is the root mean square (q = 2) or the median (q = 1) over all points and over
+    `directions` random directions at each. None for other q, or if the model has no forward-mode derivatives.
     """
     if q not in SKETCHED_EXPONENTS:
         return None

@@ -1,4 +1,4 @@
-"""Method: the estimators that sample gradient norms in a ball and fit the tail of their block maxima (Algorithm 1)."""
+"""Method: estimators that sample gradient norms in a ball, for a law to be fitted to block maxima (Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Method(Estimator):
-    """A method that estimates the local Lipschitz constant by sampling; pass your own as `clever(..., method=)`.
+    """A method that estimates the Lipschitz constant in the ball by sampling; pass your own as `clever(..., method=)`.
 
     name        the value of the column `method` in result rows.
     ball        the distribution of the points: LpBall or a subclass with another `draw` or `points`.
@@ -75,7 +75,7 @@ class Method(Estimator):
         return replace(super().rule(settings), checkpoints=count)
 
     def wording(self, settings: Settings) -> Wording:
-        """The texts about sampling for tables and reports."""
+        """The texts about this method for tables and reports."""
         drawn = f"{settings.blocks} blocks of {settings.block_size} points"
         ends = [] if settings.tolerance is None else [f"tolerance {settings.tolerance:g}"]
         ends += [] if settings.budget is None else [f"budget {settings.budget}"]
@@ -110,13 +110,13 @@ class Method(Estimator):
         )
 
     def kind(self, classifier: Classifier, settings: Settings) -> type[Prepared]:
-        """A sampler, or for an affine classifier a version that needs two points only."""
+        """`Sampler`, or for an affine classifier a class that needs two points only."""
         return _AffineSampler if is_affine(classifier) else Sampler
 
 
 class _AffineSampler(AffinePrepared):
     def of_norms(self, example: Example, norms: Sequence[float], seconds: float) -> Measurements:
-        """Measurements from constant gradient norms: two blocks of one point, with equal maxima."""
+        """Measurements from gradient norms (targets,): for each target two blocks of one point, with equal maxima."""
         count = len(norms)
         return Measurements.of(
             example, [np.full(2, norm) for norm in norms], (1,) * count, seconds, (StopReason.EXACT,) * count

@@ -1,4 +1,4 @@
-"""From examples to measurements: all blocks for all targets, or in rounds with target elimination and a budget."""
+"""Sampling for examples: all blocks for all targets, or in rounds with target elimination and a budget."""
 
 from __future__ import annotations
 
@@ -38,21 +38,25 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float64]
 
-TOGETHER = 16  # inputs: enough work for all threads in a round, and results early
-LEAST_BLOCKS = 10  # a tail fit needs them; a budget that runs out earlier is exceeded
+TOGETHER = 16  # inputs that are sampled in the same rounds: enough work for all threads, and first results early
+LEAST_BLOCKS = 10  # a tail fit needs so many blocks; they are drawn even if the budget is used up before
 
 
 @dataclass(frozen=True)
 class Sampler(Prepared):
-    """Prepared sampling in one norm: exact shortcuts applied, the optimised network checked, the chunk size chosen."""
+    """Prepared sampling in one norm.
+
+    reduced     the optimised classifier and the ball, in the row space of the first layer if possible (`row_space`).
+                This changes the coordinates of inputs, but not the distribution of gradient norms.
+    """
 
     reduced: Reduced
 
     @classmethod
     def make(cls, order: Order, examples: Sequence[Example]) -> Sampler:
-        """Prepare for inputs like the examples, which are used to check the optimised network."""
+        """Prepare for inputs like the examples; the first of these are used to check the optimised network."""
         ball = order.estimator.ball_of(order.settings)
-        with one_thread():  # a decomposition on several threads is not the same to the last bit on another machine
+        with one_thread():  # the last bits of a decomposition depend on the number of threads
             smaller = reduced(order.classifier, examples[0].x.shape, ball)
             moved = [smaller.move(example) for example in examples[:CHECKED_INPUTS]]
         faster = tuned(smaller.classifier, torch.stack([example.x for example in moved]))
@@ -62,13 +66,13 @@ class Sampler(Prepared):
 
     @property
     def splits(self) -> bool:
-        """Whether blocks can be computed independently: yes unless sampling is adaptive."""
+        """Whether parts of an input's blocks can be computed independently: yes unless sampling is adaptive."""
         return not self.settings.adaptive
 
     def measure(
         self, examples: Sequence[Example], *, budget: Budget | None = None, on_work: OnWork | None = None
     ) -> Iterator[tuple[int, Measurements]]:
-        """Draw the blocks of all examples; yields (position, measurements) of each when it is done."""
+        """Draw the blocks of all examples; yields (position in `examples`, measurements) of each when it is done."""
         job = self._job(examples, on_work)
         if self.settings.adaptive:
             yield from job.until_eliminated(budget or Budget.parse(self.settings.budget))
@@ -78,19 +82,25 @@ class Sampler(Prepared):
     def blocks(
         self, tasks: Sequence[tuple[Example, range]], *, on_work: OnWork | None = None
     ) -> Iterator[tuple[int, BlockMaxima]]:
-        """Draw the given blocks of each example for all its targets; yields (position, maxima) as each task is done."""
+        """Draw the given blocks of each example for all its targets.
+
+        Yields (position in `tasks`, maxima) of each task when it is done.
+        """
         job = self._job([example for example, _ in tasks], on_work)
         size = self.settings.block_size
         requests = [job.request(i, example.targets, blocks, size) for i, (example, blocks) in enumerate(tasks)]
         yield from job.draw(requests)
 
     def probe(self, example: Example, points: int) -> float:
-        """Measure the seconds that margin gradients at `points` points take, with exact shortcuts."""
+        """The seconds that it takes to compute margin gradients at `points` points of an example, for all its targets.
+
+        They are computed for this, with the classifier that sampling uses (`reduced`).
+        """
         (moved,) = self.moved([example])
         return self._probed(self.reduced.classifier, moved, self.reduced.ball, points)
 
     def moved(self, examples: Sequence[Example]) -> list[Example]:
-        """The examples in the coordinates of the network after exact shortcuts."""
+        """The examples in the coordinates of the reduced classifier."""
         with one_thread():
             return [self.reduced.move(example) for example in examples]
 
@@ -101,7 +111,7 @@ class Sampler(Prepared):
 
 
 def target_elimination(example: Example | Measurements, settings: Settings) -> TargetElimination:
-    """A `TargetElimination` for one input, with the rule and the tolerance of the settings."""
+    """A new `TargetElimination` for one input, for these settings."""
     rule = settings.rule
     return TargetElimination(
         example.targets,
@@ -117,7 +127,12 @@ def target_elimination(example: Example | Measurements, settings: Settings) -> T
 
 @dataclass(frozen=True)
 class _SamplingJob:
-    """Examples and ball in the coordinates of the network after exact shortcuts, and settings of the sampling."""
+    """Sampling for some examples.
+
+    classifier, examples, ball      in the coordinates of the reduced classifier.
+    ready       the sampler whose settings and chunk size are used.
+    draw        computes the block maxima of requests: `sample` with all its other arguments given.
+    """
 
     classifier: Classifier
     examples: Sequence[Example]
@@ -126,7 +141,7 @@ class _SamplingJob:
     draw: Callable[[Sequence[Request]], Iterator[tuple[int, BlockMaxima]]]
 
     def request(self, position: int, targets: tuple[int, ...], blocks: range, block_size: int) -> Request:
-        """A request for blocks of one example."""
+        """A request for blocks of the example at this position, for these targets."""
         example = self.examples[position]
         return Request(
             x=example.x,
@@ -140,7 +155,7 @@ class _SamplingJob:
         )
 
     def all_blocks(self) -> Iterator[tuple[int, Measurements]]:
-        """Draw every block for every target, as the paper does."""
+        """Draw every block for every target, as the paper does; yields (position, measurements)."""
         size = self.ready.settings.block_size
         blocks = range(self.ready.settings.blocks)
         requests = [self.request(i, example.targets, blocks, size) for i, example in enumerate(self.examples)]
@@ -151,7 +166,10 @@ class _SamplingJob:
             yield i, Measurements.of(example, values, (size,) * count, maxima.seconds, (StopReason.ALL_BLOCKS,) * count)
 
     def until_eliminated(self, budget: Budget) -> Iterator[tuple[int, Measurements]]:
-        """Draw blocks in rounds for the targets that are not eliminated, a group of inputs at a time."""
+        """Draw blocks in rounds for the targets that are not eliminated; yields (position, measurements).
+
+        Inputs are sampled in groups of 16. Each round draws the blocks up to the next checkpoint.
+        """
         for start in range(0, len(self.examples), TOGETHER):
             group = range(start, min(start + TOGETHER, len(self.examples)))
             running = {i: target_elimination(self.examples[i], self.ready.settings) for i in group}
@@ -170,9 +188,14 @@ class _SamplingJob:
                     yield i, found
 
     def _sketch(self, running: dict[int, TargetElimination], seconds: dict[int, float], group_budget: Budget) -> None:
-        """For inputs with many targets, eliminate most targets by random projections, for at most one gradient each.
+        """For inputs with many targets, eliminate targets by random projections of their gradients at a few points.
 
-        Not in the box: projections give norms of whole gradients, and which components count differs between targets.
+        running     by position in `examples`, the state of the inputs that are not finished; changed by this method.
+        seconds     by position, the time spent so far; changed by this method.
+
+        The 128 projections of an input cost about as much as 128 gradients, for all its targets together. With
+        region="box" nothing is done: projections give norms of whole gradients, but there only some components count,
+        others for each target.
         """
         if self.ball.region == "box":
             return
@@ -203,7 +226,10 @@ class _SamplingJob:
     def _prefilter(
         self, running: dict[int, TargetElimination], seconds: dict[int, float], group_budget: Budget
     ) -> None:
-        """For inputs with many targets, eliminate targets by a few points before blocks are drawn for the others."""
+        """For inputs that still have many targets, eliminate some by gradient norms at a few points.
+
+        `running` and `seconds` are those of `_sketch`.
+        """
         many = [i for i, elimination in running.items() if elimination.needs_prefilter]
         requests = [
             self.request(i, tuple(running[i].targets[t] for t in running[i].active), running[i].prefilter_blocks, 1)
@@ -215,7 +241,10 @@ class _SamplingJob:
                 seconds[many[position]] += maxima.seconds
 
     def _round(self, running: dict[int, TargetElimination], seconds: dict[int, float], group_budget: Budget) -> None:
-        """Draw blocks up to each input's next checkpoint, or as many as the budget allows."""
+        """Draw blocks up to each input's next checkpoint, or as many as the budget allows.
+
+        `running` and `seconds` are those of `_sketch`. If the budget allows none, sampling ends for all these inputs.
+        """
         size = self.ready.settings.block_size
         ahead = {i: elimination.next_checkpoint() - elimination.drawn for i, elimination in running.items()}
         costs = {i: len(elimination.active) * size for i, elimination in running.items()}
@@ -233,7 +262,7 @@ class _SamplingJob:
                 running[order[position]].add(maxima.values)
 
     def _next_request(self, position: int, elimination: TargetElimination, count: int) -> Request:
-        """A request for the next blocks of the targets that are not eliminated."""
+        """A request for the next `count` blocks of an input, for its targets that are not eliminated."""
         targets = tuple(elimination.targets[t] for t in elimination.active)
         return self.request(
             position, targets, range(elimination.drawn, elimination.drawn + count), self.ready.settings.block_size

@@ -1,16 +1,17 @@
 """When to stop: checkpoints, intervals that are narrow enough, and targets that cannot have the smallest score.
 
-An untargeted score is a minimum, so a target whose score cannot become the smallest needs no more gradients. All
-targets of an input share the same points, so their scores are compared in pairs: the spread of the difference of two
-log scores over random halves of the blocks estimates the spread of this difference over all blocks. A target is
-eliminated when the difference is far enough above zero, in standard deviations. The comparison predicts the scores
-after all blocks. These are much better known than the true end-point, and the better the fewer blocks are left.
+An untargeted score is a minimum over targets, so a target whose score cannot become the smallest needs no more
+gradients. All targets of an input share the same points, so their scores are compared in pairs: the standard deviation
+of the difference of two log scores over random halves of the blocks estimates that of the difference for all blocks. A
+target is eliminated when its difference to the smallest score is enough of these standard deviations above zero. The
+comparison predicts the scores after all blocks. These are much better known than scores from the true end-points, and
+the fewer blocks are left, the better.
 
 With few blocks the fitted shape may be wrong, though: all halves then agree on an end-point that later blocks move far
-up. So the score of an eliminated target must also stay above the smallest one with the largest end-point in its
-interval. If that end-point is infinite or very large, the score must stay above with a Gumbel law fitted to the maxima
-so far; it is the limit of reverse Weibull laws and has the heaviest tail of them. The end-point that is fitted after
-all blocks of Gumbel maxima is simulated once.
+up. So the score of an eliminated target must also be above the smallest one with a larger end-point than the fitted
+one. This is the smaller of two: the upper limit of the end-point's interval, which may be infinite; and the end-point
+that fits to maxima of a Gumbel law would seldom exceed (`gumbel_reach`). The Gumbel law has the mean and the standard
+deviation of the maxima so far; it is the limit of reverse Weibull laws and has the heaviest tail of them.
 """
 
 from __future__ import annotations
@@ -32,35 +33,39 @@ from cleverscore.validation import is_number
 
 Array = npt.NDArray[np.float64]
 
-FIRST_CHECKPOINT = 32  # blocks; below, a tail fit tells little
-HALVES = 24  # random halves per checkpoint: their standard deviation is known to 15%
-# Of n blocks out of N, the log score differs from that of all N by about sqrt(1 - n / N) times its own standard error.
-# The estimates have heavier tails than a normal law, above all for few blocks, so it takes four of these; and never
-# fewer than three of the standard error itself, so that a rival's true score is hardly the smallest, either.
+FIRST_CHECKPOINT = 32  # blocks; a tail fit to fewer tells little
+HALVES = 24  # random halves per checkpoint: the standard deviation over so many is known to 15%
+# The log score from n of N blocks differs from that of all N by about sqrt(1 - n / N) times its standard error. A
+# target is eliminated only if its log score is four times this (DROP_DEVIATIONS) above the smallest one; two or three
+# times would be too little, because the estimates have heavier tails than a normal law, above all for few blocks. It
+# must also be three standard errors (LEAST_DEVIATIONS) above, so that its true score is hardly the smallest, either.
 DROP_DEVIATIONS, LEAST_DEVIATIONS = 4.0, 3.0
 HALVES_SEED = 0x68616C76
-# Samples of a Gumbel law that tell how far the estimator may go on it, and in which share of them it goes less far.
+# `gumbel_reach` fits so many samples of a Gumbel law; it gives the end-point that this share of the fits do not exceed.
 GUMBEL_SAMPLES, GUMBEL_SHARE = 400, 0.95
 GUMBEL_SEED = 0x67756D62
 
 EQUAL_MAXIMA = (FitOutcome.TIED_MAXIMA, FitOutcome.CONSTANT, FitOutcome.ZERO)
 
-# With more targets than this, single points are looked at before blocks are drawn.
+# The prefilter. With more targets than this, some are eliminated by norms at a few single points before blocks are
+# drawn. These points are blocks of one point each, with numbers from PREFILTER_START, which no real block has.
 PREFILTERED_ABOVE = 32
-PREFILTER_START = 2**40  # its blocks are of one point each, far from the numbers of real blocks
+PREFILTER_START = 2**40
 MOST_PREFILTER_POINTS, LEAST_PREFILTER_POINTS = 32, 8
-# Before that, random projections at a few of these points tell all norms to about a tenth. Blocks of a thousand norms
-# reach 1.2 to 3 times the mean norm on the networks measured, so a target 2.5 times behind the best cannot win.
+# The sketch, before the prefilter: random directions at the first points of the prefilter give a norm for every target,
+# with an error of about a tenth. The largest of a thousand norms is 1.2 to 3 times their mean on the networks measured.
+# So a target with a score from this norm 2.5 times the smallest one is taken to have no chance.
 SKETCHED_POINTS, SKETCHED_DIRECTIONS = 8, 16
 SKETCHED_FACTOR = 2.5
-PREFILTER_SHARE = 4  # it costs at most about as much as this many targets with all their blocks
-# Blocks of about a thousand norms with a light tail reach 7.3 standard deviations above the mean. From 32 norms that
-# number is known to about one; a target stays in unless 12 for it and 4 for the best still leave it behind.
+PREFILTER_SHARE = 4  # the prefilter costs at most about as much as all blocks for so many targets
+# The largest of about a thousand norms with a light tail is up to 7.3 standard deviations above their mean; from 32
+# norms, this number is known to about 1. A target is eliminated if its score is above that of another one even when its
+# own largest norm is taken to be 12 (PREFILTER_HIGH) standard deviations above the mean, and the other's 4.
 PREFILTER_HIGH, PREFILTER_LOW = 12.0, 4.0
 
 
 def checkpoints(blocks: int) -> list[int]:
-    """Numbers of blocks after which sampling may stop: 32, 64, 128, ... and all.
+    """Numbers of blocks after which sampling may stop: 32, 64, 128, ..., and `blocks`, the number of all.
 
     >>> checkpoints(500)
     [32, 64, 128, 256, 500]
@@ -75,7 +80,9 @@ def checkpoints(blocks: int) -> list[int]:
 
 @lru_cache
 def gumbel_reach(blocks: int, penalty: float) -> float:
-    """(Fitted end-point - mode) / scale for this many maxima of a Gumbel law: an upper limit that is seldom exceeded.
+    """A number that (fitted end-point - mode) / scale exceeds in only 5% of samples of this many Gumbel maxima.
+
+    Mode and scale are those of the Gumbel law, the end-point is that of `tails.law` with this penalty. Simulated.
 
     >>> gumbel_reach(500, 0.1) > gumbel_reach(64, 0.1) > 6.0
     True
@@ -88,9 +95,10 @@ def gumbel_reach(blocks: int, penalty: float) -> float:
 class Stopping:
     """When sampling may end before all blocks are drawn.
 
-    tolerance   relative half-width of a score's interval at which sampling ends; 0 only eliminates targets.
+    tolerance   sampling ends for a target when both limits of its score's interval are within tolerance / sqrt(2) times
+                the score of it; with 0 it does not end for this reason.
     smallest    whether only the smallest score of all targets counts, so that other targets may be eliminated.
-    threshold   decide only whether the score exceeds the threshold; sampling ends when that is clear.
+    threshold   if given, only which side of it the score is on counts; sampling ends when that is clear.
     """
 
     tolerance: float
@@ -103,7 +111,18 @@ class Stopping:
 
 
 class TargetElimination:
-    """The targets of one input and norm, with the block maxima drawn for each so far."""
+    """The targets of one input in one norm, with the block maxima drawn so far, and which targets need no more.
+
+    targets, margins    the target classes, and the margin at the input for each.
+    limit       the largest possible score: the radius, or infinity.
+    penalty, level      of the tail fit and of intervals.
+    blocks, block_size  the number of blocks if sampling does not end early, and points in a block.
+    stopping    when sampling may end early.
+
+    The caller draws blocks for the `active` targets and passes their maxima to `add`, until no target is active. Before
+    that it may call `sketch` and `prefilter`, if `needs_prefilter`. The results, with one entry per target, are in the
+    attributes `maxima`, `block_sizes`, `gradients` and `stopped` (the reason, "" for an active target).
+    """
 
     def __init__(
         self,
@@ -128,45 +147,52 @@ class TargetElimination:
         self.maxima: list[Array] = [np.empty(0) for _ in self.targets]
         self.gradients = [0 for _ in self.targets]
         self.stopped: list[str] = ["" for _ in self.targets]
-        self._record = math.inf  # smallest score among targets that ended without losing, at earlier checkpoints
+        self._record = math.inf  # smallest score of the targets that ended at earlier checkpoints, not by elimination
 
     @property
     def active(self) -> list[int]:
-        """Positions of the targets that are not eliminated."""
+        """Positions in `targets` of those for which sampling has not ended."""
         return [t for t, reason in enumerate(self.stopped) if not reason]
 
     @property
     def drawn(self) -> int:
-        """The number of blocks drawn for active targets."""
+        """The number of blocks drawn for each active target; all have the same number."""
         return max((len(self.maxima[t]) for t in self.active), default=0)
 
     def next_checkpoint(self) -> int:
-        """Number of blocks at the next checkpoint."""
+        """The number of blocks at the next checkpoint."""
         return next(size for size in self.checkpoints if size > self.drawn)
 
     @property
     def needs_prefilter(self) -> bool:
-        """Whether there are so many targets that some should first be eliminated by a few points."""
+        """Whether there are so many active targets that some should be eliminated by norms at a few points first."""
         return self.stopping.smallest and len(self.active) > PREFILTERED_ABOVE
 
     @property
     def prefilter_blocks(self) -> range:
-        """Number of points for the first elimination of targets: 32, or fewer if blocks are few and small."""
+        """The numbers of the prefilter's blocks, which have one point each.
+
+        There are 32 of them, or fewer, but at least 8, if all blocks together are few points for so many targets.
+        """
         affordable = PREFILTER_SHARE * self.checkpoints[-1] * max(self.block_sizes) // max(1, len(self.active))
         return range(
             PREFILTER_START, PREFILTER_START + min(MOST_PREFILTER_POINTS, max(LEAST_PREFILTER_POINTS, affordable))
         )
 
     def sketch(self, norms: Array) -> None:
-        """Eliminate targets by one approximate norm per target; an eliminated target keeps this norm as its maximum."""
+        """Eliminate targets by one approximate norm per target (targets,).
+
+        An eliminated target keeps this norm as its only maximum.
+        """
         ratios = capped_ratio(self.margins, norms, self.limit)
         for t in np.flatnonzero(ratios > SKETCHED_FACTOR * np.nanmin(ratios)):
             self._end_early(int(t), norms[[t]], StopReason.SKETCHED)
 
     def prefilter(self, norms: Array) -> None:
-        """Eliminate targets by norms at single points (active targets, points); eliminated targets keep them as maxima.
+        """Eliminate targets by norms at single points (active targets, points).
 
-        A target with a gradient that is not finite stays active, so that it is reported.
+        An eliminated target keeps these norms as its maxima. A target with a norm that is not finite stays active, so
+        that blocks are drawn for it and its score is reported as not finite.
         """
         active = self.active
         mean, spread = norms.mean(1), norms.std(1, ddof=1)
@@ -180,7 +206,7 @@ class TargetElimination:
         self.gradients[t] = len(norms)
 
     def add(self, values: Array) -> None:
-        """Add block maxima (active targets, blocks), then check whether sampling may stop or targets are eliminated."""
+        """Add the maxima of new blocks (active targets, blocks), then end sampling for targets that need no more."""
         active = self.active
         for i, t in enumerate(active):
             self.maxima[t] = np.concatenate([self.maxima[t], values[i]])
@@ -188,7 +214,7 @@ class TargetElimination:
         self._check()
 
     def stop(self, reason: str) -> None:
-        """End sampling for all targets."""
+        """End sampling for all active targets, with this reason."""
         for t in self.active:
             self.stopped[t] = reason
 
@@ -199,13 +225,15 @@ class TargetElimination:
         margins = self.margins[active]
         values = capped_ratio(margins, fits.location, self.limit)
         logs, needed = self._halves(active, maxima), self._needed(maxima.shape[1])
-        # More blocks make the statistical error smaller, and that alone: the law is taken for granted here.
+        # More blocks make only the statistical error smaller, not that of a law that is not reached. So the interval is
+        # that for maxima that follow the law.
         intervals = tails.interval(
             maxima, fits, level=self.level, method="posterior", checkpoints=len(self.checkpoints)
         )
         low, high = (capped_ratio(margins, ends, self.limit) for ends in (intervals.high, intervals.low))
-        # Equal maxima have an interval without width: it knows nothing of steeper pieces that no point has met yet.
-        # (Affine networks, whose gradient is known to be constant, do not come here.)
+        # Equal maxima have an interval of width zero, but there may be steeper pieces of the network that no point has
+        # met yet. So they do not count as narrow. (Affine networks, whose gradient is known to be constant, are not
+        # sampled here.)
         tied = np.array([outcome in EQUAL_MAXIMA for outcome in fits.outcome], dtype=bool)
         low[tied] = 0.0
         for i, t in enumerate(active):
@@ -223,9 +251,9 @@ class TargetElimination:
             self.stop(StopReason.ALL_BLOCKS)
 
     def _halves(self, active: list[int], maxima: Array) -> Array | None:
-        """Log scores (halves, targets) from random halves of the blocks.
+        """Log scores (halves, active targets) from random halves of the blocks; maxima (active targets, blocks).
 
-        None if the halves are too small for a fit, or if there are no scores to compare.
+        None if the halves are too small for a fit, or if there are no scores to compare with each other or a threshold.
         """
         half = maxima.shape[1] // 2
         alone = len(active) == 1 and math.isinf(self._record)
@@ -239,7 +267,13 @@ class TargetElimination:
         return logs
 
     def _drop(self, active: list[int], logs: Array, values: Array, low: Array, needed: float) -> None:
-        """Eliminate targets whose score will stay above the smallest one."""
+        """Eliminate active targets whose score will stay above the smallest one.
+
+        logs        (halves, active targets), log scores from random halves of the blocks.
+        values      (active targets,), scores from all blocks so far.
+        low         (active targets,), lower limits of the scores.
+        needed      how many standard deviations the log score of a target must be above the smallest one.
+        """
         if len(self.targets) == 1 or np.isnan(values).any():
             return
         best = int(np.argmin(values))
@@ -258,22 +292,25 @@ class TargetElimination:
                 self.stopped[t] = StopReason.ELIMINATED
 
     def _gumbel_score(self, t: int) -> float:
-        """The smallest score that a target may have after all blocks, if its maxima follow a Gumbel law."""
+        """A score that target `t` is hardly below after all blocks if its maxima follow a Gumbel law; 0 if unknown."""
         scale = self.maxima[t].std(ddof=1) * math.sqrt(6.0) / math.pi
         mode = self.maxima[t].mean() - np.euler_gamma * scale
         reach = gumbel_reach(self.checkpoints[-1], self.penalty)
-        if scale == 0.0:  # equal maxima do not tell how far a tail reaches
+        if scale == 0.0:  # equal maxima do not show how far their tail reaches
             return 0.0
         return float(capped_ratio(self.margins[t], mode + reach * scale, self.limit))
 
     def _needed(self, drawn: int) -> float:
-        """How many standard deviations are needed after this many blocks to predict the result after all blocks."""
+        """How many standard deviations log scores must differ by after `drawn` blocks to predict the order after all."""
         return max(LEAST_DEVIATIONS, DROP_DEVIATIONS * math.sqrt(1.0 - drawn / self.checkpoints[-1]))
 
     def _decide(
         self, active: list[int], logs: Array | None, values: Array, low: Array, high: Array, needed: float
     ) -> None:
-        """Stop targets whose side of the threshold is clear; one score below the threshold ends sampling for all."""
+        """End sampling for active targets whose side of the threshold is clear, or for all if one is clearly below.
+
+        The arguments are those of `_drop`; `high` are upper limits of the scores, and `logs` may be None.
+        """
         threshold = self.stopping.threshold
         assert threshold is not None  # the caller asked
         for i, t in enumerate(active):
@@ -291,6 +328,6 @@ class TargetElimination:
 
 
 def _narrow(value: float, low: float, high: float, tolerance: float) -> bool:
-    # The score after all blocks has an error, too: two scores differ by more than the error of each.
+    # The score after all blocks has an error, too, so the difference of the two scores is larger than the error of one.
     share = tolerance / math.sqrt(2.0)
     return tolerance > 0.0 and low >= value * (1.0 - share) and high <= value * (1.0 + share)
