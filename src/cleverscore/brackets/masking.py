@@ -28,8 +28,8 @@ from cleverscore.scores.score import Scores
 
 Array = npt.NDArray[np.float64]
 
-FLAT_SHARE = 0.5  # of the points, where a tiny step leaves the logits as they were to the last bit
-ZERO_SHARE = 0.1  # of the points, where the gradient has vanished
+FLAT_SHARE = 0.5  # of the points, at least: a tiny step changes no bit of the logits there
+ZERO_SHARE = 0.1  # of the points, at least: the gradient has vanished there
 # Relative error of the change of the margin that gradients promise, median over points; for the shipped networks it is
 # below 0.12.
 DISAGREEMENT = 0.5

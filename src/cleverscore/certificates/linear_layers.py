@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from cleverscore.certificates.linear_forms import Rows
 
-FEW_CHANNELS = 4
+FEW_CHANNELS = 4  # input channels up to which a product and a fold are faster than a transposed convolution
 Function = Callable[[torch.Tensor], torch.Tensor]
 
 

@@ -1,8 +1,8 @@
 """Exact minimum distortions and local Lipschitz constants of small networks, for comparison with estimates.
 
 For ReLU networks of a few dozen units, both are found by mixed-integer programming (p = 1 and inf) or by branch and
-bound over the phases of the units (p = 1, 2 and inf). For smooth networks there is a search with many starts
-(`dense_multistart_...`), a reference without a proof.
+bound over the phases of the units (p = 1, 2 and inf). For smooth networks there are searches with many starts,
+`dense_multistart_distortion` and `dense_multistart_lipschitz`: references without a proof.
 """
 
 from __future__ import annotations

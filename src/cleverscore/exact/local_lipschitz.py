@@ -23,7 +23,7 @@ from cleverscore.models.classifier import Classifier
 from cleverscore.norms import dual_exponent
 
 INFEASIBLE = 2  # scipy's status
-SAMPLED = 2048
+SAMPLED = 2048  # random points for a first lower bound
 
 
 def exact_local_lipschitz(
@@ -36,11 +36,11 @@ def exact_local_lipschitz(
     search: str = BRANCHING,
     seconds: float = 60.0,
 ) -> Exact:
-    """max ||grad(f_c - f_j)(x)||_q over B_p(x0, radius), for p = 1, 2 or inf; the box is ignored.
+    """The largest ||grad(f_c - f_j)(x)||_q over the ball B_p(x0, radius), for p = 1, 2 or inf.
 
     c is the predicted class of the image x0 and j is `target`. The network must be a sequence of Linear and ReLU layers
-    in turn. Linear pieces without a point in the ball that is at least a millionth of the radius away from all their
-    faces are left out.
+    in turn. The classifier's bounds are ignored: the whole ball counts. Linear pieces of the network without a point in
+    the ball that is at least a millionth of the radius away from all their faces are left out.
 
     image       one input, without a batch axis.
     search      "branching", or for p = 1 and inf "program": mixed-integer programs, which are slower for large inputs.

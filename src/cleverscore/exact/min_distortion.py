@@ -38,9 +38,10 @@ def exact_minimum_distortion(
     search: str | None = None,
     seconds: float = 60.0,
 ) -> Exact:
-    """min ||delta||_p with f_j(x + delta) >= f_c(x + delta) for a target j, for p = 1, 2 or inf; the box is ignored.
+    """The smallest ||delta||_p with f_j(x + delta) >= f_c(x + delta) for a target j, for p = 1, 2 or inf.
 
-    c is the predicted class. The network must be a sequence of Linear and ReLU layers in turn.
+    c is the predicted class of the image x. The network must be a sequence of Linear and ReLU layers in turn. The
+    classifier's bounds are ignored: x + delta may lie outside.
 
     image       one input, without a batch axis.
     targets     a name such as "runner_up", or a list with one list of classes, [[3, 5]]; the result is the smallest

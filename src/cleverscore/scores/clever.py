@@ -56,11 +56,11 @@ def clever(
                 in linf, times the width of the classifier's bounds.
     blocks, block_size      N_b and N_s: every block has `block_size` new random points; a law for maxima is fitted to
                             the largest gradient norm of each block, and L is its end-point.
-    method      "paper"; "released-code": sampling and fit of the code that the authors published; "sharp": a search for
-                the largest decreases of the margin around the input (docs/sharp.md), which does not use blocks,
-                block_size and tolerance; "slope": slopes between pairs of points, without gradients; "second-order":
-                curvatures, for smooth networks and p = 2; or your own estimator, as an object or as
-                "package.module:attribute" (docs/extend.md).
+    method      "paper": sampling and fit as the paper describes them; "released-code": those of the code that the
+                authors published; "sharp": a search for the largest decreases of the margin around the input
+                (docs/sharp.md), which does not use blocks, block_size and tolerance; "slope": slopes between pairs of
+                points, without gradients; "second-order": curvatures, for smooth networks and p = 2; or your own
+                estimator, as an object or as "package.module:attribute" (docs/extend.md).
     level       confidence level of the intervals of scores.
     tolerance   stop early where more blocks would hardly change the score by more than this share, such as 0.05
                 (docs/speed.md), and draw no more blocks for targets that cannot have the smallest score. 0 does only

@@ -251,7 +251,7 @@ def _profile_score(item: Measurements, t: int, rule: ScoreRule, kind: str) -> Sc
 
 
 def _common(item: Measurements, t: int, rule: ScoreRule, kind: str) -> dict[str, Any]:
-    """The fields of a score that are the same for every way to compute it."""
+    """The fields of a score that are taken from the measurements and the rule as they are."""
     return {
         "input": item.input_id, "label": item.label, "predicted": item.predicted, "target": item.targets[t],
         "target_kind": kind, "rule": rule, "margin": item.margins[t], "stopped": item.stopped[t],
@@ -296,7 +296,10 @@ def _converted(margin: float, constant: float, slope: float | None, limit: float
 
 
 def _smallest(scores: Sequence[Score]) -> Score:
-    """The smallest score over targets, with its interval; NaN if the score of any target is NaN."""
+    """The smallest score over targets; NaN if the score of any target is NaN.
+
+    Both ends of its interval and `upper` are the smallest over targets; gradients and seconds are sums over targets.
+    """
     if len(scores) == 1:
         return scores[0]
     unknown = [score for score in scores if math.isnan(score.value)]

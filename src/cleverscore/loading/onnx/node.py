@@ -10,7 +10,7 @@ import torch
 
 from cleverscore.errors import LoadError
 
-# Larger constants and intermediate results are not those of a classifier; a damaged file easily asks for terabytes.
+# Numbers in a tensor. No classifier has larger constants or intermediate results; a damaged file may ask for terabytes.
 LARGEST_TENSOR = 2**29
 
 

@@ -26,7 +26,7 @@ class BoundedReLU(nn.Module):
 
 
 def mlp(channels: int, side: int, *, hidden: int = 1024, num_classes: int = 10) -> nn.Sequential:
-    """One hidden layer of `hidden` units with a sharp softplus; images of `channels` x `side` x `side`."""
+    """One hidden layer of `hidden` units with a sharp softplus, for images (channels, side, side)."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(channels * side * side, hidden),
@@ -46,7 +46,8 @@ def cnn(
 ) -> nn.Sequential:
     """Four convolutions (two of each width, pooled by two after each pair), two dense layers, one output layer.
 
-    Dropout after the first dense layer acts in training only.
+    Images are (channels, side, side), and a dense layer has `dense` units. Dropout after the first dense layer acts in
+    training only.
     """
     narrow, wide = widths
     reduced = ((side - 4) // 2 - 4) // 2
