@@ -39,8 +39,8 @@ from cleverscore.scores.score import Scores
 class Bounds:
     """The names of the attacks and certificates requested for a run; more can be requested at any time.
 
-    attacks         as in `--attack`: a name, perhaps with a preset, such as "ddn" or "best:quick".
-    certificates    as in `--certify`, such as "crown".
+    attacks         upper bounds of the distance, as in `--attack`: a name, perhaps with a preset, such as "best:quick".
+    certificates    lower bounds of the distance, as in `--certify`, such as "crown".
     """
 
     attacks: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ def _rows(study: Study, only: Collection[int] | None = None) -> list[_Row]:
 def missing_bounds(study: Study, store: Store, bounds: Bounds) -> dict[str, set[int]]:
     """For each attack and certificate in each norm, the ids of the inputs that lack its record.
 
-    Keys are as in "descent:quick in linf"; one that no input lacks has no key.
+    Keys are as in "descent:quick in linf"; attacks and certificates that no input lacks are left out.
     """
     rows, found = _rows(study), dict[str, set[int]]()
     for chosen, p, todo in missing_attacks(rows, bounds.attacks, {record.key for record in store.above()}):
@@ -203,7 +203,7 @@ class _Pictures:
         self.new: dict[tuple[int, str], tuple[float, int, Picture]] = {}
 
     def add(self, record: AttackRecord, adversarial: torch.Tensor) -> None:
-        """Picture an adversarial input for every norm in which it is nearer than all before it; `keep` stores it."""
+        """Make a picture of an adversarial input for every norm in which it is nearer than those before it."""
         for p in self.norms:
             place, length = (record.input, norm_name(p)), record.length(p)
             if length < self.lengths.get(place, math.inf):

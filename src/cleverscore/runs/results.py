@@ -139,7 +139,7 @@ def resolved_radii(
 
 
 def rules_of(store: Store, config: StudyConfig, method: str | None = None) -> dict[str, ScoreRule]:
-    """The score rule of each series (norm and method) of a run."""
+    """The score rule of each series (norm and method) of a run by the series' name, for all methods or for one."""
     kept = store.meta["rules"]
     return {series: ScoreRule.restored(kept[series]) for series in config.series(method)}
 
@@ -239,7 +239,7 @@ def stored_bracket(store: Store, scores: Scores, *others: Scores) -> Bracket | N
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Pause garbage collection: it would take longer than creating hundreds of thousands of scores."""
+    """Pause garbage collection within the block: it takes longer than creating hundreds of thousands of scores does."""
     enabled = gc.isenabled()
     gc.disable()
     try:

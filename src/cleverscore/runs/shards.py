@@ -133,7 +133,8 @@ class WorkerContext:
                 network.
     threads     threads of one worker.
     shares      the budget of one input; a series without an entry has no limit.
-    recipe      a function and its arguments with which a worker loads a classifier that cannot be sent.
+    recipe      a function and its arguments with which a worker loads a classifier that cannot be sent; `classifier` is
+                then None until `unpacked` has loaded it.
     on_points   called with the amount of work (such as points) that was done since the last call.
     """
 
@@ -235,10 +236,11 @@ def plan(
 
     The keys of all mappings are names of series, as in `Shard.norm`; those of `covered` are pairs (input, series).
 
-    splits      whether the blocks of an input can be computed apart; else a shard has whole inputs.
-    covered     the blocks that are stored already.
-    threads     threads of a worker; a shard has a multiple of so many whole inputs, since a worker may measure one
-                input in each thread.
+    splits              whether the blocks of an input can be computed apart; else a shard has whole inputs.
+    covered             the blocks that are stored already.
+    seconds_per_input   the time of an input of which nothing is stored.
+    threads             threads of a worker; a shard has a multiple of so many whole inputs, since a worker may measure
+                        one input in each thread.
 
     The shards are in an order that gives useful results early: first some blocks of every input, then the others; the
     series of an input follow each other.

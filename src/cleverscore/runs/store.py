@@ -233,7 +233,7 @@ class Store:
                 connection.executemany("INSERT OR IGNORE INTO pictures VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def pictures(self) -> dict[int, Picture]:
-        """Small pictures of the inputs, (height, width, channels) each."""
+        """Small pictures of the inputs by id, (height, width, channels) each."""
         return {
             row[0]: np.frombuffer(zlib.decompress(row[4]), np.uint8).reshape(row[1:4])
             for row in self._rows("pictures", "ORDER BY input")
@@ -271,7 +271,10 @@ class Store:
     def append(
         self, parts: Sequence[StoredBlocks], *, shard: int | None = None, seconds: float = 0.0, worker: str = ""
     ) -> None:
-        """Store the results of a shard in one transaction; `shard` is the number that `began` gave."""
+        """Store the results of a shard in one transaction, with its seconds and worker.
+
+        shard   the number that `began` gave; without it, only the results are stored.
+        """
         rows = [part_row(part) for part in parts]
         names = ", ".join(str(part.measurements.input_id) for part in parts)
         with self._writing(f"results of input {names}") as connection:

@@ -30,7 +30,7 @@ AT_ONCE, ALONE = 1e-9, 1e9  # pretended seconds per input: all inputs of a group
 
 @dataclass(frozen=True)
 class TimeBudget:
-    """The seconds that a command may take, the time at which it began, and the clock (`now`) by which that is."""
+    """A limit on the time of a command: the seconds that it may take, when it began, and the clock that says so."""
 
     seconds: float
     began: float
@@ -48,7 +48,7 @@ class TimeBudget:
 
     @property
     def left(self) -> float:
-        """The seconds that are left for computation."""
+        """The seconds that are left for computation; the last ones are kept for printing the results."""
         return (1.0 - END_SHARE) * self.seconds - (self.now() - self.began)
 
 
