@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, a plain line now and then elsewhere."""
+"""Progress on stderr: a bar if it is a terminal, otherwise nothing, or a plain line now and then."""
 
 from __future__ import annotations
 

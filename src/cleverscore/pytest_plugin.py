@@ -13,7 +13,7 @@ _COMPARED = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the fixture `clever_baseline`."""
+    """Add the options of the fixture `clever_baseline` to pytest's command line."""
     group = parser.getgroup("cleverscore")
     group.addoption("--clever-save", action="store_true", help="Keep the scores of clever_baseline as baselines.")
     group.addoption(

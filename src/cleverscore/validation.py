@@ -1,4 +1,4 @@
-"""Checks of values that users pass: numbers, and names of their own modules."""
+"""Checks of numbers that users pass, and the import of modules that they name."""
 
 from __future__ import annotations
 

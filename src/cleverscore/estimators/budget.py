@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cleverscore.errors import SettingError
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-PILOT_BLOCKS = 2  # with a budget of time, so many blocks per input are drawn first, to measure the time of one
+PILOT_BLOCKS = 2  # with a budget of time, so many blocks per input (or `least`) come first, to measure the time of one
 
 
 @dataclass

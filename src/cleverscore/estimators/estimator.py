@@ -176,7 +176,7 @@ class Prepared:
         return False
 
     def max_work(self, dim: int) -> int:
-        """The largest amount of work per input, in units of progress."""
+        """The largest amount of work per input, in the units that `OnWork` functions get: those of the estimator."""
         return self.estimator.max_work(self.settings, dim)
 
     def measure(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# ImageNet networks usually take the centre of a picture, 87.5% of its shorter side long. Networks with inputs smaller
-# than 128 pixels get whole pictures.
+# ImageNet networks usually take the centre of a picture, 87.5% of its shorter side long. For inputs of less than 128
+# pixels, the whole shorter side is taken.
 CENTRE_SHARE = 0.875
 SMALLEST_CROPPED = 128
 RESAMPLINGS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # at their numbers in Pillow

@@ -1,4 +1,4 @@
-"""Steps within lp balls: the steepest direction of each norm, and projections onto the ball and the box."""
+"""Steps within lp balls: the steepest direction of each norm, and projections onto the ball."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _log_probabilities(x: Floats, location: Floats, scale: Floats, shape: Floats
 
 
 def squared_distance(x: Floats, location: Floats, scale: Floats, shape: Floats) -> Floats:
-    """Anderson-Darling statistic of samples x (rows, n) for one law per row."""
+    """Anderson-Darling statistic (rows,) of samples x (rows, n), for one law per row."""
     n = x.shape[1]
     odd = 2.0 * np.arange(1, n + 1) - 1.0
     found = np.empty(len(x))

@@ -21,7 +21,7 @@ MOST_NEEDED = 1_000_000  # a larger number of inputs is given as None
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with its confidence interval."""
+    """A value with its confidence interval; NaN where they cannot be computed."""
 
     value: float
     low: float

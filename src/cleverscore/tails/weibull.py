@@ -129,7 +129,7 @@ def as_samples(maxima: ArrayLike) -> Floats:
     """Return the maxima as float64 samples (..., blocks), or raise a SettingError if they are not such an array."""
     try:
         x = np.asarray(maxima)
-    except (TypeError, ValueError, RuntimeError) as error:  # what numpy, and torch in its place, raise
+    except (TypeError, ValueError, RuntimeError) as error:  # errors of numpy, or of torch for its tensors
         raise SettingError(
             f"maxima are no array of numbers ({error}); give every sample the same number of blocks, or fit them one "
             "by one"
@@ -218,7 +218,7 @@ class Standard:
 
 
 def standardise(ordered: Floats) -> Standard:
-    """Rescale rows that are sorted ascending, finite and not constant; no intermediate overflows for any float64."""
+    """Rescale rows (rows, n) that are sorted ascending, finite and not constant; nothing overflows for any float64."""
     ordered = ordered[:, ::-1]
     exponent = np.frexp(np.maximum(np.abs(ordered[:, 0]), np.abs(ordered[:, -1])))[1]
     ordered = np.ldexp(ordered, -exponent[:, None])

@@ -154,7 +154,7 @@ class _Found:
 
 
 def _compute(classifier: Classifier, request: Request, item: list[_Piece], chunk_size: int, measure: Measure) -> _Found:
-    """Draw the points of a work item and find the largest value of each block."""
+    """Draw the points of a work item and find, for each of its blocks and each target, the largest value."""
     began = time.perf_counter()
     draw, blocks = request.ball.points, _joined(item)
     if request.ball.spans_tiles:

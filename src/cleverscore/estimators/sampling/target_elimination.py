@@ -301,7 +301,7 @@ class TargetElimination:
         return float(capped_ratio(self.margins[t], mode + reach * scale, self.limit))
 
     def _needed(self, drawn: int) -> float:
-        """How many standard deviations log scores must differ by after `drawn` blocks to predict the order after all."""
+        """How many standard deviations log scores must differ by after `drawn` blocks to predict their final order."""
         return max(LEAST_DEVIATIONS, DROP_DEVIATIONS * math.sqrt(1.0 - drawn / self.checkpoints[-1]))
 
     def _decide(
