@@ -189,7 +189,7 @@ def missing_normalisation(classifier: Classifier, x: torch.Tensor | npt.NDArray[
         return None
     if float(inputs.min()) < 0.0 or float(inputs.max()) > 1.0:
         return None
-    chosen = np.linspace(0, len(inputs) - 1, min(len(inputs), TRIED_INPUTS)).round().astype(int)
+    chosen: list[int] = np.linspace(0, len(inputs) - 1, min(len(inputs), TRIED_INPUTS)).round().astype(int).tolist()
     inputs, truth = inputs[chosen], torch.from_numpy(labels[chosen]).to(inputs.device)
     before = _logits(classifier, inputs).argmax(1) == truth
     share = float(before.double().mean())

@@ -176,7 +176,7 @@ function bracketBar(row, scale, width = 240, scaled = false) {
       for (const v of [row.low, row.high]) svg.append(draw("line", { x1: x(v), x2: x(v), y1: middle - 4, y2: middle + 4, stroke: "var(--score)", "stroke-width": 1.5 }));
     }
     svg.append(draw("circle", { cx: x(row.score), cy: middle, r: 5, fill: "var(--score)", stroke: "var(--paper)", "stroke-width": 1.5 }));
-    words.push(`${row.method} ${row.capped ? "at least " : ""}${short(row.score)}` + (Number.isNaN(row.low) || row.other ? "" : `, interval ${short(row.low)} to ${short(row.high)}`));
+    words.push(`${row.other ? row.method : "score"} ${row.capped ? "at least " : ""}${short(row.score)}` + (Number.isNaN(row.low) || row.other ? "" : `, interval ${short(row.low)} to ${short(row.high)}`));
   } else words.push("no score");
   if (Number.isFinite(row.upper)) {
     const at = x(row.upper);
