@@ -20,10 +20,11 @@ MAX_LOG_SHAPE = float(np.log(MAX_SHAPE))
 
 @dataclass(frozen=True)
 class Weights:
-    """The weight of each value x_i of a sample in the log-likelihood of the law F(x) = exp(-(z / b)^c), density f.
+    """The weight of each value x_i of a sample in the log-likelihood of the law F(x) = exp(-(z / b)^c), b = exp(beta).
 
-    An observed block maximum x_i adds log f(x_i), which has the terms log c - c log b + (c - 1) log z_i and
-    -(z_i / b)^c. A censored one, of which only the upper limit x_i is known, adds log F(x_i) = -(z_i / b)^c.
+    An observed block maximum x_i adds the log of the density, log f(x_i), which has the terms log c - c log b + (c - 1)
+    log z_i and -(z_i / b)^c. A censored one, of which only the upper limit x_i is known, adds log F(x_i) =
+    -(z_i / b)^c.
 
     density     (n,), the weight of x_i as an observed maximum; sums to one.
     hazard      (n,), the weight of (z_i / b)^c: that of x_i as an observed and as a censored maximum together.
