@@ -1,17 +1,19 @@
 """Descents of the margin to the nearest point beyond the decision boundary (a crossing), many descents at a time.
 
-Each descent is one row of the tensors here.
+Each descent is one row of the tensors here. Its gradients are divided between two stages.
 
-Two stages share the gradients. The first takes steps against the gradient inside a ball around the input whose radius
-grows until a row crosses and then shrinks below each crossing, as in DDN (Rony et al., 2019) and FMN (Pintor et al.,
-2021); it finds the near part of the boundary. The second moves a crossing to the point nearest to the input on the
-linearised boundary, as in FAB (Croce & Hein, 2020), and accepts the new point only if it is nearer; on an affine
-classifier this is exact.
+The first stage takes steps against the gradient inside a ball around the input, as in DDN (Rony et al., 2019) and FMN
+(Pintor et al., 2021). The radius of the ball grows until the row crosses. From then on it shrinks after a point that
+crosses and grows after any other point, but stays below the distance of the nearest crossing. This stage finds the near
+part of the boundary. The second stage moves the nearest crossing to the point nearest to the input on the boundary
+linearised there, as in FAB (Croce & Hein, 2020). It keeps the new point only if this is a nearer crossing. On an affine
+classifier the result is exact.
 
-A `Schedule` sets the step sizes: `FAR` to find a crossing from any start, `NEAR` to move along the boundary from a
-known crossing.
+A `Schedule` sets the step sizes of the first stage: `FAR` to find a crossing from any start, `NEAR` to move along the
+boundary from a known crossing.
 
-Most rows can be given up early, because others are nearer: `descend_halving` continues only the nearest rows.
+Where only the nearest of several rows is needed, most rows can be given up early: `descend_halving` continues only
+those with the nearest crossings.
 """
 
 from __future__ import annotations
@@ -29,26 +31,31 @@ from cleverscore.norms import dual_exponent
 
 MarginsAndGradients = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
-# A descent from the input itself begins in a ball of this share of margin / ||gradient||, where a linear classifier
-# would cross: networks that are flat at the data have much steeper places near it, which a larger ball steps over.
+# A descent from the input itself begins in a ball whose radius is this share of the linear distance, margin /
+# ||gradient||, at which a linear classifier would cross. Networks that are flat at the data have much steeper places
+# near it, and steps in a larger ball would pass over them.
 FIRST_SHARE = 0.02
-# The radius then grows so fast that it passes twice the linear distance after this share of the steps.
+# This radius then grows by a constant factor per step: it is twice the linear distance after this share of the first
+# stage's steps.
 GROWTH_STEPS = 0.5
-# Steps go along the gradient itself, which the projection onto the ball then bends: steepest descent in l1 moves one
-# coordinate, and in linf it moves all of them equally, and both stall before the nearest point (ReLU 256 x 2, linf:
-# 0.7% too far on average, 0.2% with these steps). The l2 lengths of steps are these multiples of the ball's own:
-L1_STEP = 0.3  # of the ball's farthest points, which have l2 norm 1
-LINF_STEP = 4.0  # of its corners: nearly all coordinates then reach the ball's sides
+# In l1 and linf, steps go along the gradient, and the point is then projected onto the ball. Steps in the steepest
+# direction of the norm, which moves one coordinate in l1 and all equally in linf, stall before the nearest point (ReLU
+# 256 x 2, linf: 0.7% too far on average, 0.2% with these steps). In the ball of radius 1, a step of size 1 has these l2
+# lengths:
+L1_STEP = 0.3  # times the l2 norm of the ball's farthest points, which is 1
+LINF_STEP = 4.0  # times the l2 norm of the ball's corners: nearly all coordinates then reach the ball's sides
 REFINING = 0.4  # share of the gradients for the second stage
-BEYOND = 1e-4  # a step goes this much farther than the linearised boundary, so that rounding does not undo a crossing
+BEYOND = 1e-4  # the second stage goes farther than the linearised boundary by this share, more than rounding errors
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the steps of a descent become smaller: pairs (value at the first step, at the last), cosine decay between.
+    """How the steps of a descent become smaller after the row first crosses.
+
+    Each pair has the value up to this crossing and the value at the last step, with cosine decay in between.
 
     step_sizes      lengths of steps, as shares of the radius of the current ball.
-    radius_changes  relative changes of this radius from step to step.
+    radius_changes  relative changes of this radius from step to step, once the row has crossed.
     """
 
     step_sizes: tuple[float, float]
@@ -57,7 +64,9 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Cut:
-    """After the share `at` of the steps, only the given share of the rows of each group continues, the nearest ones."""
+    """A point at which rows are given up: after the share `at` of the steps, only the share `share` of the rows of each
+    group that still run continues, those with the nearest crossings.
+    """
 
     at: float
     share: float
@@ -79,12 +88,14 @@ def descend(
     low: torch.Tensor | None = None,
     high: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The distance ||z - x||_p of the nearest crossing z that each row found, and z: (n,) and (n, *shape).
+    """For each row, the distance ||z - x||_p of the nearest crossing z that it found, and z: (n,) and (n, *shape).
 
-    margins_and_gradients   (n, *shape) -> margins (n,) and their gradients (n, *shape); a point crosses where the
-                            margin is at most zero. It is called `steps` times, always with all rows.
+    margins_and_gradients   a function from one point per row, (n, *shape), to margins (n,) and their gradients
+                            (n, *shape). A point is a crossing where its margin is at most zero. The function is called
+                            `steps` times, always with all rows.
     x, starts   (n, *shape): the inputs, and the starts of the descents. Rows are independent: repeat an input for
                 several starts or targets.
+    steps       number of gradients per row, both stages together.
     low, high   the box to stay in, broadcastable to x; None for no box.
 
     A row that found no crossing has infinite distance, and its input as the point.
@@ -114,13 +125,15 @@ def descend_halving(
     low: torch.Tensor | None = None,
     high: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Like `descend`, but after some steps only the nearest rows of each group continue (successive halving).
+    """Like `descend`, but each of the `cuts` gives up rows of every group whose crossings are farther (successive
+    halving).
 
-    function_of_rows    takes the positions (m,) of the rows that continue, and returns `margins_and_gradients` for
-                        them.
-    groups              (n,): rows with the same number compete; default: all rows compete.
+    function_of_rows    a function: takes the positions (m,) of the rows that continue, and returns the function
+                        `margins_and_gradients` for these rows.
+    groups              (n,): the number of each row's group; default: all rows are one group.
+    cuts                when rows are given up, and how many, in the order of the steps.
 
-    A row that was given up keeps the nearest crossing that it had found by then.
+    The result of a row that was given up is the nearest crossing that it had found by then.
     """
     rows = _Rows(function_of_rows, x, p, low, high)
     refining = min(max(int(REFINING * steps), 3), steps // 2)
@@ -135,7 +148,10 @@ def descend_halving(
 
 
 def _leaders(distances: torch.Tensor, groups: torch.Tensor, share: float) -> torch.Tensor:
-    """Positions of the nearest rows of each group, in the order of the rows; of every group one at least.
+    """Positions of the rows that continue, in ascending order: of each group this share of its rows, rounded up, those
+    with the smallest distances.
+
+    distances, groups   (m,): the distance of each row's nearest crossing, and the number of its group.
 
     >>> _leaders(torch.tensor([3.0, 1.0, 2.0, 9.0]), torch.tensor([0, 0, 0, 1]), 0.5).tolist()
     [1, 2, 3]
@@ -149,9 +165,12 @@ def _leaders(distances: torch.Tensor, groups: torch.Tensor, share: float) -> tor
 
 
 class _Rows:
-    """The rows of a descent that continue, flattened to (m, d), and the nearest crossing of each so far.
+    """The m rows of a descent that continue, and the nearest crossing of each so far; points are flattened to (m, d).
 
-    rows    (m,): the positions of these rows among all rows.
+    rows        (m,): the positions of these rows among all n rows.
+    nearest     (m,): distances of the nearest crossings, infinite where none was found.
+    points      (m, d): these crossings, the inputs where none was found.
+    margins, gradients  (m,), (m, d): at `points`; zero where no crossing was found.
     """
 
     def __init__(
@@ -175,14 +194,14 @@ class _Rows:
         self._all_nearest, self._all_points = self.nearest, self.points
 
     def results(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The nearest crossings of all rows: distances (n,) and points (n, *shape)."""
+        """The nearest crossings of all n rows, also of those given up: distances (n,) and points (n, *shape)."""
         self._all_nearest = self._all_nearest.index_copy(0, self.rows, self.nearest)
         self._all_points = self._all_points.index_copy(0, self.rows, self.points)
         return self._all_nearest, self._all_points.view(self.shape)
 
     def keep(self, places: torch.Tensor) -> None:
-        """Go on with the rows at these places (k,) alone."""
-        self.results()
+        """Give up all rows but those at these places (k,) among the m current ones."""
+        self.results()  # stores the crossings of the rows that are given up
         self.rows = self.rows[places]
         self.function = self.function_of_rows(self.rows)
         self.x, self.nearest, self.points = self.x[places], self.nearest[places], self.points[places]
@@ -191,18 +210,23 @@ class _Rows:
             self.low, self.high = self.low[places], self.high[places]
 
     def inside(self, points: torch.Tensor) -> torch.Tensor:
-        """Points clipped to the box."""
+        """Points (m, d) clipped to the box, if there is one."""
         return points if self.low is None or self.high is None else points.maximum(self.low).minimum(self.high)
 
     def free(self, gradients: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
-        """Gradients without the coordinates that a step against them would push out of the box."""
+        """Gradients (m, d) at points (m, d), set to zero where a step against them would lead out of the box."""
         if self.low is None or self.high is None:
             return gradients
         stuck = ((points <= self.low) & (gradients > 0.0)) | ((points >= self.high) & (gradients < 0.0))
         return torch.where(stuck, 0.0, gradients)
 
     def evaluate(self, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Margins, gradients and distances of points (n, d), and which of them are the nearest crossings so far."""
+        """Evaluate one point per row, (m, d), and remember those that are nearer crossings than their row has found
+        before.
+
+        Returns margins (m,), gradients (m, d), distances from the inputs (m,), and whether each point was such a
+        crossing (m,).
+        """
         margins, gradients = self.function(points.view(-1, *self.shape[1:]))
         margins, gradients = margins.to(points), gradients.flatten(1).to(points).nan_to_num(0.0, 0.0, 0.0)
         distances = dual_norms(points - self.x, self.p)
@@ -216,11 +240,12 @@ class _Rows:
 
 @dataclass
 class _Descent:
-    """Descent in balls whose radius grows until the row crosses, and then stays near the distance of its nearest
-    crossing.
+    """The first stage: descent in balls whose radius grows until the row crosses, and then stays near the distance of
+    its nearest crossing.
 
     points, radii   (m, d) and (m,): the points of the next gradients, and the current radii of the balls.
-    crossed_at      (m,): the step at which a row first crossed.
+    crossed_at      (m,): the step at which a row first crossed, infinite before.
+    steps, step     the number of steps of this stage, and how many of them have been taken.
     """
 
     rows: _Rows
@@ -238,12 +263,12 @@ class _Descent:
         return cls(rows, points, radii, torch.full_like(radii, math.inf), steps, schedule)
 
     def keep(self, places: torch.Tensor) -> None:
-        """Go on with the rows at these places (k,) alone."""
+        """Give up all rows but those at these places (k,) among the m current ones."""
         self.rows.keep(places)
         self.points, self.radii, self.crossed_at = self.points[places], self.radii[places], self.crossed_at[places]
 
     def run(self, until: int) -> None:
-        """Take steps until `until` steps have been taken in total."""
+        """Take steps until `until` of them have been taken in total, or all steps of this stage if these are fewer."""
         growth = (2.0 / FIRST_SHARE) ** (1.0 / max(GROWTH_STEPS * self.steps, 1.0))
         rows, steps, schedule = self.rows, self.steps, self.schedule
         for step in range(self.step, min(until, steps)):
@@ -264,13 +289,14 @@ class _Descent:
             outward = torch.where(crossed, outward, radii * growth)
             self.radii = torch.where(crossing, torch.minimum(radii, distances) * (1.0 - change), outward)
             moved = points - (sizes * self.radii)[:, None] * _direction(rows.free(gradients, points), rows.p)
-            # The ball after the box: it draws points towards the input, and so leaves them in the box.
+            # The projection onto the ball comes last: it moves each coordinate towards the input, and so not out of the
+            # box, except for rounding errors.
             self.points = rows.inside(rows.x + onto_ball(rows.inside(moved) - rows.x, self.radii, rows.p))
         self.step = max(self.step, min(until, steps))
 
 
 def _direction(gradients: torch.Tensor, p: float) -> torch.Tensor:
-    """The direction to step against; its length is about the width of the ball."""
+    """The moves (m, d) whose opposites are steps of size 1 in the ball of radius 1, for gradients (m, d)."""
     if p == 1.0:
         return L1_STEP * steepest(gradients, 2.0)
     if math.isinf(p):
@@ -279,7 +305,12 @@ def _direction(gradients: torch.Tensor, p: float) -> torch.Tensor:
 
 
 def _refine(rows: _Rows, steps: int) -> None:
-    """Move nearest crossings to the nearest points of their linearised boundaries, if these are crossings too."""
+    """The second stage: move each row's nearest crossing towards the point that is nearest to the input on the boundary
+    linearised at this crossing.
+
+    A step that does not end at a nearer crossing is not taken, and the next one goes half as far; after each step that
+    is taken, the next one goes twice as far, at most the whole way.
+    """
     shares = torch.ones_like(rows.nearest)
     for _ in range(steps):
         nearest = nearest_in_half_space(

@@ -1,10 +1,10 @@
 """Corners of the l1 ball, which are moves of a single coordinate, and moves of a few coordinates grown from them.
 
-A convex function on the l1 ball is largest at a corner, and margins of networks often decrease most at one: of 80
-inputs of five networks, the nearest crossing without a box moved one coordinate for half of them, and two for many
-others. Descents follow gradients, which change along so long a move, and seldom meet such crossings. But there are only
-two corners per coordinate, and a forward pass at each tells how far the margin decreases. Moves of more coordinates are
-grown: the gradient at the end of a good move tells which coordinate to add to it.
+A convex function on the l1 ball is largest at a corner, and margins of networks often decrease most at a corner, too:
+without a box, the nearest crossing moved one coordinate for half of 80 inputs of five networks, and two coordinates for
+many of the others. Descents seldom find such crossings, because one coordinate moves far and gradients change along the
+way. But the ball has only two corners per coordinate, and a forward pass at each shows how much the margin decreases.
+Moves of more coordinates are grown: the gradient at the end of a good move shows which coordinate to add to it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ from dataclasses import dataclass
 
 import torch
 
-# With more corners than this, those are tried towards which the gradient at the input decreases most.
+# Of more corners than this, those are tried at which the margin would be smallest if its gradient were the same
+# everywhere as at the input.
 MOST_CORNERS = 2048
-WHOLE = 0.5  # share of the corners that are also tried at the whole length, after all were tried at half of it
-# Moves grow by one coordinate at a time: so many of the best moves, each in so many ways. Coordinates may decrease the
-# margin together where each alone does little, so many single ones are tried. (CNN with max-pools: the nearest crossing
-# of one input moves two pixels, of which alone one is the 75th to 92nd best and the other the 336th or worse.)
+# All corners are tried at half of the length, and the best of them, this share, also at the whole length.
+WHOLE = 0.5
+# Moves grow by one coordinate at a time, to four. Each pair: how many of the best moves are grown, and with how many
+# different coordinates each. Two coordinates may decrease the margin together although each alone does little, so many
+# moves of one coordinate are grown. (CNN with max-pools: the nearest crossing of one input moves two pixels. Alone, one
+# of them is the 75th to 92nd best, and the other the 336th or worse.)
 GROWTH = ((192, 4), (32, 8), (32, 8))
-BEYOND = 1.15  # points are tried at this multiple of the nearest crossing's distance: descents shorten the moves
+BEYOND = 1.15  # length of moves over the nearest known crossing's distance; descents then shorten them
 
 
 def corner_gradients(dim: int) -> float:
-    """The cost of `sparse_moves` in gradients; a forward pass counts as a third."""
+    """The cost of `sparse_moves` for an input of `dim` components, in gradients; a forward pass counts as a third."""
     corners = min(2 * dim, MOST_CORNERS)
     return 1.0 + (1.0 + WHOLE) * corners / 3.0 + sum(moves * (1.0 + ways / 3.0) for moves, ways in GROWTH)
 
@@ -38,12 +41,14 @@ def sparse_moves(
     count: int,
     box: tuple[float, float] | None = None,
 ) -> torch.Tensor:
-    """Offsets of one and of a few coordinates with the smallest margins: up to (2 * count, d), the best of each kind.
+    """Offsets of one coordinate, then offsets of two to four, with the smallest margins: at most `count` of each of the
+    two kinds, so up to (2 * count, d).
 
-    margins     of points (n, *shape): (n,).
-    gradients   of the margins at points (n, *shape): (n, d).
-    distance    of the nearest crossing known.
-    box         moves end at its sides.
+    margins     a function from points (n, *shape) to their margins (n,).
+    gradients   a function from points (n, *shape) to the gradients of the margins there, (n, d).
+    x           the input, (*shape).
+    distance    the l1 distance of the nearest crossing known; offsets are a little longer (`BEYOND`).
+    box         (low, high): offsets are clipped so that they end inside; None for no box.
 
     >>> both = lambda z: 1.0 - z[:, 0] * z[:, 1] - 0.1 * z[:, 2]
     >>> slopes = lambda z: torch.stack([-z[:, 1], -z[:, 0], torch.full_like(z[:, 2], -0.1)], 1)
@@ -76,14 +81,17 @@ def sparse_moves(
 
 @dataclass(frozen=True)
 class _Moves:
-    """Moves of a few coordinates of the input x, which end at the sides of the box."""
+    """Moves of a few coordinates of the input x, clipped to the box (low, high) if there is one.
+
+    margins     a function from points (n, *shape) to their margins (n,).
+    """
 
     margins: Callable[[torch.Tensor], torch.Tensor]
     x: torch.Tensor
     box: tuple[float, float] | None
 
     def offsets(self, coordinates: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """The offsets (n, d) that move k coordinates (n, k) by these lengths (n, k)."""
+        """The offsets (n, d) of n moves of k coordinates (n, k) by these lengths (n, k), clipped to the box."""
         flat = self.x.flatten()
         if self.box is not None:
             lengths = (flat[coordinates] + lengths).clamp(*self.box) - flat[coordinates]
@@ -97,15 +105,16 @@ class _Moves:
         length: float,
         ways: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Moves of k coordinates, grown by one more coordinate: coordinates and signs (m, k + 1).
+        """Each move grown by one more coordinate, in `ways` ways, without duplicates: coordinates and signs (m, k + 1).
 
-        Each of n moves changes its coordinates (n, k) by `length` in the direction of the signs (n, k). Added, in turn,
-        are those `ways` coordinates along which the margin decreases most where the move ends.
+        Each of the n given moves changes its coordinates (n, k) by `length` in the direction of the signs (n, k). The
+        coordinates to add are the `ways` ones in which the gradient is largest at the end of the move; their signs are
+        those that decrease the margin.
         """
         flat = self.x.flatten()
         points = flat + self.offsets(coordinates, signs * length)
         slopes = gradients(points.view(-1, *self.x.shape)).nan_to_num(0.0, 0.0, 0.0).scatter(1, coordinates, 0.0)
-        if self.box is not None:  # no move leads out of the box
+        if self.box is not None:  # no coordinate is added whose change would leave the box
             low, high = self.box
             slopes = torch.where(((slopes > 0.0) & (flat <= low)) | ((slopes < 0.0) & (flat >= high)), 0.0, slopes)
         added = slopes.abs().topk(min(ways, slopes.shape[1] - coordinates.shape[1]), dim=1).indices
@@ -119,7 +128,9 @@ class _Moves:
         return different[:, 0].long(), different[:, 1].to(signs)
 
     def order(self, coordinates: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Positions of the moves (n,), the one with the smallest margin first, and the margins in this order."""
+        """Positions (n,) of moves of k coordinates (n, k) by these lengths (n, k), the one with the smallest margin
+        first, and the margins in this order (n,).
+        """
         if not len(coordinates):
             return coordinates[:, 0], lengths[:, 0]
         offsets = self.offsets(coordinates, lengths).view(-1, *self.x.shape)

@@ -1,10 +1,12 @@
-"""The search for the nearest crossings of one input; a crossing is a point where a target class wins.
+"""The search for the nearest crossings of one input; a crossing is a point where the margin towards a target class is
+zero or negative.
 
 1. A descent from the input towards every target finds a crossing, whose distance is the first upper limit.
-2. In l1, moves of a single coordinate are tried, and moves of a few that are grown from them (`corners`).
+2. In l1, moves of a single coordinate are tried, and moves of a few that are grown from them (`corners`), before and
+   after the rounds.
 3. Rounds of descents from points at many distances, near and far, and from around the nearest crossings search for
    nearer ones, until enough groups of starts found the same crossing (`descent_starts`).
-4. The nearest crossings are refined.
+4. The nearest crossings are moved along the decision boundary, nearer to the input.
 """
 
 from __future__ import annotations
@@ -40,33 +42,41 @@ from cleverscore.norms import dual_exponent
 
 Array = npt.NDArray[np.float64]
 
-DESCENT_STEPS = 28
-# In l1 inside a box a descent moves one coordinate after another to the side of the box. (A ReLU network trained on
-# squared error: with 28 steps the crossing of one of 16 inputs was 1.4 to 1.5 times as far as with 40.)
+DESCENT_STEPS = 28  # gradients of one descent
+# In l1 inside a box a descent needs more of them: it moves one coordinate after another to the side of the box. (A ReLU
+# network trained on squared error: with 28 steps the crossing of one of 16 inputs was 1.4 to 1.5 times as far as with
+# 40.)
 L1_BOX_STEPS = 40
-# Starts of a group that take whichever target they meet; where each target is asked for, it also has groups of its own.
+# Starts of a group whose descents go towards whichever target is nearest, or towards the only target there is; and
+# starts of a group for one of several targets, where each of them needs a score.
 ANY_STARTS, TARGET_STARTS = 11, 5
-# Every third far group goes towards the targets in turn: descents towards any of them can pass by a class that is near.
-# (ReLU 256 x 2, l2: a crossing 14% farther for one of ten seeds without it.)
+# Every third far group of a round (only the first round has so many) goes towards each target in turn: descents towards
+# whichever target is nearest can pass by a class that is near. (ReLU 256 x 2, l2: a crossing 14% farther for one of ten
+# seeds without such groups.)
 AIMED = 3
-# Rounds at most. Only searches that met no crossing often enough get so far. With 6, one of 80 scores on ReLU 256 x 6
-# (linf) was 7% above the attack and 15% above another seed's. With 14 none was above and seeds were 1.5% apart, for 30%
-# more gradients there and 8% more on the MNIST CNN.
+# The largest number of rounds. Only searches in which too few groups found the nearest crossing get so far. With 6, one
+# of 80 scores on ReLU 256 x 6 (linf) was 7% above the attack's distance and 15% above another seed's score. With 14
+# none was above and seeds were 1.5% apart, for 30% more gradients there and 8% more on the MNIST CNN.
 MOST_ROUNDS = 14
-# The nearest crossings are refined, as they are and moved a little (as a share of their distance): small pieces of the
-# boundary lie side by side. Where each target is asked for, this is done for each.
+# At the end, descents of `REFINING_STEPS` gradients start from the `REFINED` nearest crossings, or, where each target
+# needs a score, from the nearest crossing of each. A second descent starts beside each of these crossings, at
+# `SMALL_JUMP` times the distance of the nearest one, because small pieces of the boundary lie side by side.
 REFINED, REFINING_STEPS, SMALL_JUMP = 4, 32, 0.1
-REFINING_STEPS_WHERE_FLAT = 64  # there shells leave almost nothing between score and crossing
-# Of the descents from the input, where only the nearest target is asked for.
+# Where the network is so flat at the input that `MOST_WANTED` groups are wanted: there the score is almost the
+# crossing's distance.
+REFINING_STEPS_WHERE_FLAT = 64
+# When descents from the input are given up, where only the nearest target is needed.
 FIRST_CUTS = (Cut(0.3, 1 / 2), Cut(0.6, 1 / 2))
-# A target is out when its nearest crossing, and the one that its gradient at the input promises, are more than so many
-# times as far as the nearest of all targets: after the first descents, and after all.
+# A target is dropped when both its nearest crossing's distance and its margin / ||gradient|| at the input are more than
+# so many times the distance of the nearest crossing of all targets: first number after the descents from the input,
+# second number after all descents.
 SLACK = (3.0, 1.4)
-# Corners of the l1 ball are searched again while crossings get nearer by this share, so often at most.
+# Corners of the l1 ball are searched again while this brings the nearest crossing nearer by the share `NEARER`, at most
+# `MOST_SWEEPS` times in a row.
 MOST_SWEEPS, NEARER = 3, 0.02
 TINY = 1e-30
-START_BLOCK = 2**40  # random starts come from blocks that no sampling reaches
-SMALL_JUMPS = 2**20  # the number of their directions, which no group has
+START_BLOCK = 2**40  # random directions of starts are drawn from blocks from this number on, which no sampling reaches
+SMALL_JUMPS = 2**20  # the number for drawing the directions of small jumps; no group has it
 
 
 def most_descent_gradients(factor: int) -> int:
@@ -80,13 +90,18 @@ def most_descent_gradients(factor: int) -> int:
 class TargetSearch:
     """The state of the search for one target.
 
-    distances   distances of the crossings that descents found, nearest first; `crossings` has the offsets of the
-                nearest.
-    gradient    of the margin at the input.
+    margin      the margin at the input.
+    distances   distances of all crossings found, nearest first.
+    crossings   offsets (d,) from the input of the nearest of these crossings.
+    gradient    of the margin at the input, (d,); None before the first descent.
     far         the crossings that far groups of this target found.
-    value       the distance at the current stage; with `finished`, at the last stage.
+    value       the latest estimate of the distance to this class: from the gradient at the input, from crossings, or
+                (after the ascents) the root; infinite before.
     low, falls  `low` and `falls` of the radial profile.
+    gradients   number of gradients spent on this target.
+    stopped     the `StopReason`, "" while the search goes on.
     settled     whether enough far groups found the nearest crossing.
+    finished    whether the target went through all stages.
     """
 
     margin: float
@@ -104,7 +119,7 @@ class TargetSearch:
 
     @property
     def upper(self) -> float:
-        """Distance of the nearest crossing found."""
+        """Distance of the nearest crossing found, infinite if there is none."""
         return self.distances[0] if self.distances else math.inf
 
     @property
@@ -113,7 +128,7 @@ class TargetSearch:
         return min(self.upper, self.far.first_order)
 
     def take(self, distance: float, offset: torch.Tensor, keep: int) -> None:
-        """Record the crossing that a descent found."""
+        """Record the distance of a crossing, and its offset (d,) if it is one of the `keep` nearest."""
         place = int(np.searchsorted(self.distances, distance))
         self.distances.insert(place, distance)
         if place < keep:
@@ -122,7 +137,7 @@ class TargetSearch:
 
 
 def leave_out(targets: Sequence[TargetSearch], values: Sequence[float], limit: float) -> None:
-    """Stop the search for targets whose value exceeds the limit."""
+    """Stop the search for those targets whose value (`values` has one per target) exceeds the limit."""
     for target, value in zip(targets, values, strict=True):
         if not target.stopped and value > limit:
             target.stopped = StopReason.ELIMINATED
@@ -130,7 +145,10 @@ def leave_out(targets: Sequence[TargetSearch], values: Sequence[float], limit: f
 
 @dataclass(frozen=True)
 class Directions:
-    """Random directions of norm 1, from (seed, input id, norm, number) alone."""
+    """Random directions of lp norm 1, which depend on the seed, the input's id, p and the number given to `draw` alone.
+
+    like    a tensor with d elements, whose device and precision the directions get.
+    """
 
     p: float
     seed: int
@@ -138,7 +156,7 @@ class Directions:
     like: torch.Tensor
 
     def draw(self, number: int, count: int) -> torch.Tensor:
-        """The directions of this number: (count, d)."""
+        """Directions (count, d), different ones for each number; for p = 1 with few coordinates (`sparse`)."""
         drawn = LpBall(self.p, 1.0).offsets(
             dim=self.like.numel(), count=count, seed=self.seed, input_id=self.input_id, block=START_BLOCK + number,
             tile=0,
@@ -154,9 +172,12 @@ def unit(offsets: torch.Tensor, p: float) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class _Start:
-    """The start of a descent: an offset from the input, the target or `ANY`, and the group in which it competes.
+    """The start of a descent.
 
-    far     the record of crossings that far groups found, if the group is a far one.
+    target  the position of the target towards which the descent goes, or `ANY` for whichever target is nearest.
+    offset  from the input to the start, (d,).
+    group   the number of its group: descents of one group compete when most of them are given up.
+    far     the record to which the nearest crossing of the group is added, if the group is a far one.
     """
 
     target: int
@@ -167,14 +188,21 @@ class _Start:
 
 @dataclass
 class CrossingSearch:
-    """Descents towards the targets of one input.
+    """The search for crossings of one input by descents towards its targets.
 
-    classes         the classes of the targets, in order.
+    targets         the states of the search, one per target; the search updates them.
+    classes         the classes of the targets, in the same order.
+    radius          of the ball; sets the scale of starts if no crossing is known and the classifier has no bounds.
+    box             (low, high), in which descents stay, or None.
     smallest_only   whether only the nearest of all targets is needed.
     factor          multiplies the number of starts in a group.
+    most_rounds     the largest number of rounds.
+    kept            number of crossings per target whose offsets are kept.
     affords         a function: whether this many more gradients are within the budget.
-    far             like `far` of a target, for groups that descend towards any target; `settled_any` likewise.
-    swept           the distances at which corners were searched, by target.
+    far, settled_any    like `far` and `settled` of a target, for groups that descend towards whichever target is
+                        nearest.
+    swept           by position of a target (or `ANY`): the distance of its nearest crossing when corners were last
+                    searched.
     """
 
     x: torch.Tensor
@@ -211,11 +239,11 @@ class CrossingSearch:
 
     @property
     def nearest(self) -> float:
-        """Distance of the nearest crossing of any target."""
+        """Distance of the nearest crossing of all targets, infinite if there is none."""
         return min((target.upper for target in self.targets), default=math.inf)
 
     def settled(self, t: int) -> bool:
-        """Whether enough far groups found the nearest crossing of this target, or of any target."""
+        """Whether enough far groups found the nearest crossing of this target, or of all targets if `together`."""
         return self.settled_any if self.together else self.targets[t].settled
 
     def unseen(self, t: int) -> float:
@@ -226,7 +254,10 @@ class CrossingSearch:
         return target.far.unseen(target.upper, target.settled)
 
     def run(self, reserve: float) -> None:
-        """Run all descents; `reserve` is the number of gradients that the ascents of one target will need."""
+        """Run all descents.
+
+        reserve     the number of gradients that the ascents of one target will need; the budget must leave them.
+        """
         self._from_input()
         self._leave_out(SLACK[0])
         broken = set(self.rows.broken)
@@ -238,16 +269,20 @@ class CrossingSearch:
                 break
             self._descend(work)
         self._sweep_corners(reserve)
-        # Decided before crossings are refined, which brings them below what groups met.
+        # Decided before the refinement, which makes crossings nearer than those that groups found.
         self.settled_any = self.far.settled(self.nearest)
         for target in self.targets:
             target.settled = target.far.settled(target.upper)
         self._refine()
-        self.rows.broken &= broken  # what is not finite at a far start says nothing of the ball
+        # NaN or infinite values at far starts are forgotten: they say nothing about the ball.
+        self.rows.broken &= broken
         self._leave_out(SLACK[1])
 
     def _leave_out(self, slack: float) -> None:
-        """Leave out targets that are far beside the nearest crossing, which is not a promise: it was found."""
+        """If only the nearest target is needed, drop targets that are farther than `slack` times the nearest crossing.
+
+        How far a target is, is told by `promised`, which may be smaller than the distance of its nearest crossing.
+        """
         if self.smallest_only:
             leave_out(self.targets, [target.promised for target in self.targets], slack * self.nearest)
 
@@ -267,7 +302,11 @@ class CrossingSearch:
         self._descend([_Start(t, nowhere) for t in new], cuts=FIRST_CUTS if self.together else ())
 
     def _sweep_corners(self, reserve: float) -> None:
-        """For p = 1, descend from the most promising moves of a few coordinates, as long as the nearest crossing."""
+        """For p = 1, descend from moves of one to four coordinates about as far as the nearest crossing; repeat this
+        while it finds nearer ones. For other p, do nothing.
+
+        reserve     gradients per target that the budget must leave.
+        """
         if self.p != 1.0 or not self.active:
             return
         for _ in range(MOST_SWEEPS):
@@ -289,7 +328,11 @@ class CrossingSearch:
                 far.corners = min(far.corners, nearest)
 
     def _corners(self, t: int, upper: float) -> torch.Tensor:
-        """The most promising moves of a few coordinates, for a target or for any: offsets (n, d)."""
+        """The moves of one to four coordinates with the smallest margins towards target `t`, or towards whichever
+        target is nearest (`ANY`): offsets (n, d).
+
+        upper   the distance of the nearest crossing.
+        """
         aim = ANY if t == ANY else self.classes[t]
 
         def aims(points: torch.Tensor) -> torch.Tensor:
@@ -302,7 +345,7 @@ class CrossingSearch:
         )  # fmt: skip
 
     def _round(self, number: int) -> list[_Start]:
-        """The starts of a round; none if enough groups found the nearest crossing."""
+        """The starts of round `number`, counted from 0; none if the search may end (`groups` says when)."""
         work: list[_Start] = []
         if self.together:
             near = self._nearest_crossings(NEAREST)
@@ -320,7 +363,7 @@ class CrossingSearch:
         return work
 
     def _aims(self) -> list[int]:
-        """The targets that are still searched, the nearest first."""
+        """Positions of the targets that are still searched, the one with the smallest `promised` first."""
         return sorted(self.active, key=lambda t: self.targets[t].promised)
 
     def _starts(
@@ -332,7 +375,14 @@ class CrossingSearch:
         near: Sequence[torch.Tensor],
         label: int,
     ) -> list[_Start]:
-        """The starts of a group, towards the targets `aims` in turn; `nearest`: distance of the nearest crossing."""
+        """The starts of one group.
+
+        aims        positions of the targets to which the descents go, in turn, or `ANY`.
+        far         the record for the nearest crossing of the group, used if it is a far group.
+        nearest     the distance of the nearest crossing, infinite if none is known.
+        near        offsets of the nearest crossings, around which the starts of a jump group lie.
+        label       the number of the group among those that descend together.
+        """
         size = nearest if math.isfinite(nearest) else self._extent()
         drawn = self.directions.draw(1 + group.number, len(group.lengths))
         found = []
@@ -344,7 +394,9 @@ class CrossingSearch:
         return found
 
     def _extent(self) -> float:
-        """The scale of starts while no crossing is known: the size of the input box, or the radius without a box."""
+        """The scale of starts while no crossing is known: the lp length of the diagonal of the classifier's bounds, or
+        the ball's radius if it has none.
+        """
         bounds = self.rows.classifier.bounds
         if bounds is None:
             return self.radius
@@ -352,7 +404,7 @@ class CrossingSearch:
         return width if math.isinf(self.p) else width * self.x.numel() ** (1.0 / self.p)
 
     def _refine(self) -> None:
-        """Move the nearest crossings along the boundary, nearer to the input."""
+        """Move the nearest crossings along the boundary, nearer to the input, if the budget allows it."""
         if self.together:
             work = [_Start(ANY, offset) for offset in self._nearest_crossings(REFINED)]
         else:
@@ -368,7 +420,7 @@ class CrossingSearch:
             self._descend(work, steps, NEAR, REFINING_CUTS)
 
     def _nearest_crossings(self, count: int) -> list[torch.Tensor]:
-        """Offsets of the nearest crossings of all targets."""
+        """Offsets (d,) of the `count` nearest crossings of all targets, nearest first."""
         known = [pair for target in self.targets for pair in zip(target.distances, target.crossings, strict=False)]
         return [offset for _, offset in sorted(known, key=lambda pair: pair[0])[:count]]
 
@@ -379,9 +431,11 @@ class CrossingSearch:
         schedule: Schedule = FAR,
         cuts: Sequence[Cut] = CUTS,
     ) -> dict[int, float]:
-        """Run descents, record the crossings that they found, and return the distance of each group's nearest.
+        """Run descents from these starts, and record the crossings with their targets and far groups.
 
         steps   gradients of a descent; 0 for the usual number.
+
+        Returns the distance of the nearest crossing of each group, by its number; infinite if it found none.
         """
         if not work:
             return {}
@@ -421,7 +475,9 @@ class CrossingSearch:
         return best
 
     def _update(self) -> None:
-        """Resume targets of which a descent found a near crossing, and limit all values by distances of crossings."""
+        """Take up dropped targets again if a near crossing of theirs was found, and lower each target's value to the
+        distance of its nearest crossing.
+        """
         limit = SLACK[1] * self.nearest
         for target in self.targets:
             if target.stopped == StopReason.ELIMINATED and target.upper <= limit:

@@ -1,10 +1,13 @@
 """The starts of descents to the boundary, and when there were enough of them.
 
-The region of a class is bounded by many pieces of surface, and a descent ends on one of them. Descents are organised in
-groups. Those of a *far* group start at many distances from the input, spaced evenly in the logarithm: in networks that
-are flat around their data, descents from nearby starts miss near crossings. On ReLU 256 x 6 (linf) starts at up to 8
-times the distance of the crossings known missed ones that are 3 to 16 times nearer for three of 16 inputs; starts at 16
-and 32 times led to them. Those of a *jump* group start around the nearest crossings known (iterated local search).
+The region of a class is bounded by many pieces of surface, and a descent ends at a crossing on one of them. Descents
+are organised in groups.
+
+The descents of a *far* group start at many distances from the input, spaced evenly in the logarithm: in networks that
+are flat around their data, descents from nearby starts miss near crossings. (ReLU 256 x 6, linf: for three of 16
+inputs, starts at up to 8 times the distance of the nearest known crossing missed crossings that are 3 to 16 times
+nearer, and starts at 16 and 32 times this distance led to them.) The descents of a *jump* group start around the
+nearest known crossings (iterated local search).
 
 Within a group most descents are given up early (`CUTS`): 48 starts cost as much as 18 complete descents and find the
 nearest crossing as often as 48 complete ones (six networks, 43 inputs, 240 descents each).
@@ -19,47 +22,53 @@ import torch
 
 from cleverscore.estimators.ascent.boundary_descent import Cut
 
-# Distances from the input, and from a crossing, in units of the nearest crossing's distance.
+# The smallest and the largest distance of starts: of those of far groups from the input, and of those of jump groups
+# from a crossing. The unit is the nearest crossing's distance.
 START_LENGTHS, JUMP_LENGTHS = (0.5, 32.0), (0.1, 3.0)
-NEAREST = 3  # crossings around which starts lie: one alone is a trap
-# In few dimensions there are more starts, because gradients are cheap, and they begin nearer: there a small region of
-# another class can lie between the input and the crossing that descents met.
+NEAREST = 3  # crossings around which the starts of jump groups lie: around one alone, descents may keep leading to it
+# Up to so many dimensions there are more starts, because gradients are cheap, and the smallest distance of starts is
+# this one: a small region of another class can lie between the input and the crossing that descents found.
 FEW_DIMENSIONS, FEW_SHORTEST = 32, 0.02
 GOLDEN = 0.618  # lengths are shifted from group to group by this share of their spacing
-CUTS = (Cut(0.3, 1 / 3), Cut(0.5, 0.4))
+CUTS = (Cut(0.3, 1 / 3), Cut(0.5, 0.4))  # of descents that begin anywhere
 REFINING_CUTS = (Cut(0.25, 1 / 2), Cut(0.5, 1 / 2))  # of descents that begin near the boundary
-# The search ends when so many far groups met the nearest crossing, within 3%: where groups that know nothing of it meet
-# it again and again, a nearer one that is as easy to meet would have been met, too. Jumps do not count: they find again
-# what they start from.
+# The search ends when `ENOUGH` far groups found the nearest crossing, each within 3% of its distance. Far groups do not
+# start from known crossings: if three of them find the same one, they would also have found a nearer one that is as
+# easy to find. Jump groups are not counted, because they tend to find the crossings from which they start.
 ENOUGH, SAME = 3, 0.03
-# The larger margin / ||gradient|| at the input is beside the nearest crossing's distance, the less gradients say of
-# where the boundary is, and the better near crossings hide. Networks trained on squared error had ratios of 2 to 80,
-# those trained on cross-entropy 1 to 3; crossings that were missed by more than 2% were at ratios of 2 and more. So
-# more groups are wanted there: one and a half times the ratio.
+# Let the ratio be margin / ||gradient|| at the input over the nearest crossing's distance. The larger it is, the less
+# gradients say about where the boundary is, and the more easily near crossings are missed. It was 2 to 80 for networks
+# trained on squared error and 1 to 3 for those trained on cross-entropy; where crossings were missed by more than 2%,
+# it was 2 or more. So one and a half times the ratio is the number of groups that have to find the nearest crossing,
+# within the limits `ENOUGH` and `MOST_WANTED`.
 GROUPS_PER_RATIO, MOST_WANTED = 1.5, 12
-MOST_FAR_GROUPS = 2  # of a round after the first
-# What crossings that were not found take off a score, as a share of it: three times as much as the second nearest that
-# far groups met is farther than the nearest crossing, and a little where gradients at the input do not tell the
-# distance. On adversarially trained convolutional networks many crossings are about equally near, every group meets
-# others, and longer attacks find nearer ones: without this up to 31% of their scores were above the attack, with it 2%.
-# (Twice the spread of the third nearest does as well there, but moves scores of easy networks by 5% from seed to seed.)
-# Where too few groups met the nearest crossing, two that are equally near may be chance, unless they are as good as
-# equal.
+MOST_FAR_GROUPS = 2  # the largest number of far groups in a round after the first
+# A score is reduced for crossings that were probably missed, by a share with two parts. The first part is
+# `UNSEEN_PER_SPREAD` times the spread, which says by what share the second nearest of the crossings that far groups
+# found is farther than the nearest crossing; it is `MOST_UNSEEN` at most. The second part is `UNSEEN_WHERE_CURVED` at
+# most, where margin / ||gradient|| at the input differs from the nearest crossing's distance. On adversarially trained
+# convolutional networks many crossings are about equally near, each group finds different ones, and longer attacks find
+# nearer ones: without this correction up to 31% of their scores were above the attack's distance, with it 2%. (Twice
+# the spread of the third nearest does as well there, but scores of easy networks then differ by 5% from seed to seed.)
+# Where too few groups found the nearest crossing, two groups may find equally near crossings by chance, unless the
+# distances are almost the same. Then the factor of the spread is `UNSETTLED_PER_SPREAD`.
 UNSETTLED_PER_SPREAD = 15.0
 UNSEEN_PER_SPREAD, MOST_UNSEEN, UNSEEN_WHERE_CURVED = 3.0, 0.06, 0.01
-# The least share where the search of corners found the nearest crossing and too few far groups did: in l1, crossings of
-# three and more coordinates may be nearer. (CNN with max-pools: one of 80 scores was 7% above the attack without it.)
+# The smallest first part where the search of corners found the nearest crossing and too few far groups did: in l1,
+# crossings that move three or more coordinates may be nearer. (CNN with max-pools: one of 80 scores was 7% above the
+# attack's distance without it.)
 UNSEEN_BY_FAR_GROUPS = 0.045
-GROUP_NUMBERS = 16  # numbers of a round's groups
+GROUP_NUMBERS = 16  # each round has so many group numbers, more than it has groups
 
 
 @dataclass(frozen=True)
 class Group:
     """The starts of one group.
 
-    number      the number of the group, from 0: each group has its own lengths and directions.
-    lengths     the lengths of random offsets, in units of the nearest crossing's distance.
-    jumps       whether offsets are taken from the nearest crossings, in turn, and not from the input.
+    number      the number of the group; lengths and random directions of its offsets depend on it.
+    lengths     the length of each start's random offset, in units of the nearest crossing's distance.
+    jumps       whether it is a jump group: its offsets lead from the nearest crossings, in turn, to the starts. Those
+                of a far group lead from the input.
     """
 
     number: int
@@ -73,9 +82,10 @@ class FarGroups:
 
     first_order margin / ||gradient|| at the input.
     met         the distance of the nearest crossing that each group found, infinite if it found none.
-    corners     the same of the search of corners. For the correction (`unseen`) it counts as two groups: it knows no
-                crossing, like a far group, and it looks at all moves of one coordinate, so that a second such search
-                would find the same. It does not shorten the search.
+    corners     the distance of the nearest crossing that the search of corners found (l1 only), infinite if none. For
+                the correction (`unseen`) it is used like the result of two far groups: this search does not start from
+                known crossings either, and it looks at all moves of one coordinate, so that a second one would find the
+                same. `meetings` leaves it out.
     """
 
     first_order: float = math.inf
@@ -83,7 +93,7 @@ class FarGroups:
     corners: float = math.inf
 
     def wanted(self, nearest: float) -> int:
-        """How many groups have to find the nearest crossing before the search may end.
+        """How many groups have to find the nearest crossing, which is at distance `nearest`, before the search may end.
 
         >>> [FarGroups(first_order).wanted(1.0) for first_order in (1.2, 2.2, 9.0)], FarGroups(1.0).wanted(math.inf)
         ([3, 4, 12], 3)
@@ -93,7 +103,7 @@ class FarGroups:
         return math.ceil(min(max(GROUPS_PER_RATIO * self.first_order / nearest, ENOUGH), MOST_WANTED))
 
     def meetings(self, nearest: float) -> int:
-        """How many groups found the nearest crossing.
+        """How many groups found the nearest crossing, which is at distance `nearest`, or one at most 3% farther.
 
         >>> FarGroups(1.0, [1.0, 1.01, 1.2, 1.0]).meetings(1.0), FarGroups(1.0, [math.inf] * 9).meetings(math.inf)
         (3, 0)
@@ -107,7 +117,8 @@ class FarGroups:
     def unseen(self, nearest: float, settled: bool) -> float:
         """The share by which a score is reduced for crossings that were probably missed.
 
-        settled     whether enough groups found the nearest crossing.
+        nearest     the distance of the nearest crossing.
+        settled     whether enough groups found it.
 
         >>> FarGroups(1.0, [1.0, 1.0, 1.0]).unseen(1.0, True), round(FarGroups(3.0, [1.01, 1.0]).unseen(1.0, True), 3)
         (0.0, 0.04)
@@ -137,14 +148,15 @@ def shortest_start(dim: int) -> float:
 def groups(
     round_number: int, count: int, wanted: int, met: int, shortest: float = START_LENGTHS[0]
 ) -> tuple[Group, ...]:
-    """The groups of `count` starts of a round, counted from 0; none if the search may end.
+    """The groups of one round, with `count` starts each; no groups if the search may end.
 
-    wanted  number of far groups that have to find the nearest crossing.
-    met     number of far groups that found it.
+    round_number    the number of the round, from 0.
+    wanted      number of far groups that have to find the nearest crossing.
+    met         number of far groups that found it.
     shortest    the smallest length of a far group, in units of the nearest crossing's distance.
 
-    The first round has as many far groups as may be enough. The second round always has a jump group. While too few far
-    groups have found the nearest crossing, every round has far groups and one jump group.
+    The first round has `wanted` far groups. The second round always has a jump group. While too few far groups have
+    found the nearest crossing, every later round has the missing number of far groups, two at most, and one jump group.
 
     >>> [(group.number, group.jumps) for number in (0, 1, 2) for group in groups(number, 4, wanted=2, met=1)]
     [(0, False), (1, False), (16, False), (17, True), (32, False), (33, True)]
@@ -169,12 +181,13 @@ def _group(number: int, count: int, lengths: tuple[float, float], jumps: bool = 
 
 
 def sparse(offsets: torch.Tensor, number: int) -> torch.Tensor:
-    """Random offsets (n, d) of which only the largest coordinates remain: 1 to d of them, spaced evenly in the
-    logarithm.
+    """Offsets (n, d) with all but the largest coordinates of each set to zero.
+
+    Between 1 and d coordinates of an offset remain; these numbers are spread evenly in the logarithm over the n
+    offsets, and differ from group to group (`number` is that of the group).
 
     In l1 near crossings move few coordinates, and a projection onto the l1 ball removes dense noise at once. (CNN with
     max-pools: the nearest crossings of 16 inputs were 6.3% too far on average with dense starts, 1.4% with these.)
-    `number` shifts the numbers of coordinates from group to group.
 
     >>> (sparse(torch.rand(4, 100), number=0) != 0).sum(1).tolist()
     [1, 17, 3, 51]
@@ -186,7 +199,7 @@ def sparse(offsets: torch.Tensor, number: int) -> torch.Tensor:
 
 
 def descent_gradients(count: int, steps: int) -> int:
-    """The number of gradients of a group of `count` descents with this many steps.
+    """The number of gradients of a group of `count` descents with this many steps, of which `CUTS` gives up most early.
 
     >>> descent_gradients(12, 40)
     216

@@ -6,8 +6,8 @@ import math
 
 import torch
 
-# Newton's steps for the multiplier: each uses up the room of some coordinates. Eight were the most ever needed in 784
-# and 3072 dimensions; a row that is not done then is short of the half-space, never beyond it.
+# The largest number of Newton's steps for the multiplier t (see below). In each, some coordinates reach the side of the
+# box. Eight were the most ever needed in 784 and 3072 dimensions. A row that needs more ends before the half-space.
 NEWTON_STEPS = 20
 CONVERGED = 1e-6  # relative change of the multiplier
 
@@ -22,15 +22,17 @@ def nearest_in_half_space(
     low: torch.Tensor | None = None,
     high: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """argmin ||z - center||_p with margin + slope . (z - point) <= 0 and low <= z <= high, per row.
+    """The z that minimises ||z - center||_p with margin + slope . (z - point) <= 0 and low <= z <= high, for each row.
 
     centers, points, slopes and the result are (n, d), margins (n,); low and high broadcast to (n, d), and centers lie
-    between them. If the box contains no such point, the result is the corner at which the left side is smallest; if the
-    slope is zero, it is the center.
+    between them. If the box contains no such point, the result is a point of the box at which margin + slope . (z -
+    point) is smallest. If the slope is zero, the result is the center.
 
-    Coordinate i moves against the sign of w_i, by min(room_i, t |w_i|^(1/(p-1))) with room_i its distance to the box's
-    side (by min(room_i, t) for p = inf; for p = 1 the largest |w_i| use up their room first). The decrease that the
-    moves cause is concave and piecewise linear in t, so Newton's method from the left reaches the root.
+    Let w be the slope, and room_i the distance from the center to the side of the box towards which coordinate i moves,
+    against the sign of w_i. It moves by min(room_i, t |w_i|^(1/(p-1))), for p = inf by min(room_i, t), and for p = 1
+    the coordinates with the largest |w_i| move first, each as far as its room allows. The multiplier t is the smallest
+    that satisfies the inequality. The decrease of its left side is concave and piecewise linear in t, so Newton's
+    method converges when it begins below the root.
     """
     sizes = slopes.abs()
     largest = sizes.amax(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Margins of one input towards many classes, and their gradients, in chunks that fit in memory."""
+"""Margins towards many classes at points around one input, and their gradients, in chunks that fit in memory."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ from cleverscore.models.margin_gradients import CUT_OFF
 
 Found = TypeVar("Found")
 
-ANY = -1  # in place of a target: whichever of the input's targets is nearest
+ANY = -1  # in place of a target class: the one of the input's targets with the largest logit at the point
 
 
 @dataclass
 class MarginRows:
-    """Margins f_c - f_j at points around one input, each with its own target j, or `ANY` for the largest of all
-    targets.
+    """Margins f_c - f_j at points around one input, where c is the predicted class and each point has its own target j.
 
-    Rows are divided into chunks in order, so results do not depend on the number of threads.
+    If a point's target is `ANY`, f_j is the largest logit of all `targets` at this point. Points are divided into
+    chunks in their order and independently of the number of threads, so results do not depend on this number.
 
+    targets     the target classes of the input.
+    executor    runs chunks in parallel; None: one after the other.
+    on_points   a function that is called with the number of gradients just spent.
     spent       number of gradients so far; a forward pass alone counts as a third.
-    broken      targets with a margin or a gradient that is NaN or infinite.
-    steepest    the largest component of a gradient so far.
+    broken      targets (or `ANY`) for which a margin or a gradient was NaN or infinite.
+    steepest    the largest absolute component of any gradient so far.
     """
 
     classifier: Classifier
@@ -43,12 +46,15 @@ class MarginRows:
     _known_classes: torch.Tensor | None = None
 
     def margins(self, points: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Margins (n,) of points (n, *input_shape)."""
+        """Margins (n,) at points (n, *input_shape) towards the target classes (n,)."""
         self._charge(len(points) / 3.0)
         return torch.cat(self._in_chunks(self._margins_of_chunk, points, targets))
 
     def margins_and_gradients(self, points: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Margins (n,) and their gradients (n, *input_shape)."""
+        """Margins (n,) and their gradients (n, *input_shape) at points (n, *input_shape) towards the targets (n,).
+
+        Updates `broken` and `steepest`.
+        """
         self._charge(float(len(points)))
         parts = self._in_chunks(self._gradients_of_chunk, points, targets)
         margins, gradients = parts[0] if len(parts) == 1 else (torch.cat(part) for part in zip(*parts, strict=True))
@@ -60,7 +66,7 @@ class MarginRows:
         return margins, gradients
 
     def nearest_targets(self, points: torch.Tensor) -> torch.Tensor:
-        """The target with the largest output at each point (n,)."""
+        """The target class with the largest logit at each of the points (n, *input_shape): (n,)."""
         self._charge(len(points) / 3.0)
         with torch.no_grad():
             logits = torch.cat([self.classifier.logits(part) for part in torch.split(points, self.chunk_size)])
@@ -95,7 +101,7 @@ class MarginRows:
         if not margins.requires_grad:
             raise ModelError(CUT_OFF)
         (gradients,) = torch.autograd.grad(margins, points, torch.ones_like(margins), allow_unused=True)
-        if gradients is None:  # a graph that leads to weights only
+        if gradients is None:  # the graph leads to weights, but not to the points
             raise ModelError(CUT_OFF)
         return margins.detach(), gradients
 
