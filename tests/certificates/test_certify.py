@@ -495,7 +495,19 @@ class Product(nn.Module):
         return value * torch.sigmoid(value)
 
 
+class Rounded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(72, 8))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.div(self.body(x), 0.5, rounding_mode="floor"))
+
+
 def test_what_cannot_be_certified_is_named() -> None:
+    with pytest.raises(CertificateError, match=r"'div' \(div\).*rounds"):
+        cs.certify(cs.Classifier(Rounded()), inputs(2))
     with pytest.raises(CertificateError, match=r"layer 'body\.2' \(GELU\)"):
         cs.certify(cs.Classifier(Odd()), inputs(2))
     with pytest.raises(CertificateError, match=r"'mul' \(mul\).*both depend"):

@@ -288,6 +288,9 @@ def test_what_has_no_exact_answer_is_refused() -> None:
         exact_local_lipschitz(relu, x, p=2, radius=0.0, target=target)
     with pytest.raises(cs.CleverError, match="predicted class"):
         exact_local_lipschitz(relu, x, p=2, radius=1.0, target=1 - target)
+    rounded = cs.Classifier(relu.module, transform=cs.transforms.bit_depth(3), bounds=(0.0, 1.0))
+    with pytest.raises(cs.CleverError, match="transform"):
+        exact_minimum_distortion(rounded, x, p=2)
 
 
 def test_running_out_of_time_leaves_a_true_interval() -> None:

@@ -128,6 +128,7 @@ CASES: dict[str, tuple[list[Any], dict[str, Any], int]] = {
     "Concat": ([node("Concat", "x x x", axis=1)], {}, 18),
     "Split": ([node("Split", "x s", "z y", axis=1)], {"s": i(1, 3)}, 18),
     "Split even": ([node("Split", "x", "z y", axis=1, num_outputs=2)], {}, 18),
+    "Split, last unused": ([node("Split", "x", "y z", axis=1, num_outputs=2)], {}, 18),
     "Slice": ([node("Slice", "x s e a t")], {"s": i(1, -3), "e": i(4, 2**62), "a": i(1, 3), "t": i(2, 1)}, 18),
     "Slice back": ([node("Slice", "x s e a t")], {"s": i(-1), "e": i(-(2**62)), "a": i(3), "t": i(-1)}, 18),
     "Gather": ([node("Gather", "x p", axis=2)], {"p": i(-1, 0, 2)}, 18),

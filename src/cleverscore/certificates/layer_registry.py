@@ -176,6 +176,8 @@ def _times(call: Call) -> Operation:
     first, second = call.arguments[0], call.arguments[1] if len(call.arguments) > 1 else call.named["other"]
     if first is TRACED and second is TRACED:
         raise UnknownLayerError("it multiplies two values that both depend on the input")
+    if call.named.get("rounding_mode") is not None:
+        raise UnknownLayerError("it rounds its quotient")
     factor = _constant(second if first is TRACED else first, call)
     if call.name in ("truediv", "itruediv", "div", "divide"):
         if first is not TRACED:

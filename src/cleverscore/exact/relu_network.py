@@ -98,6 +98,10 @@ class Network:
 
 def read(classifier: Classifier, image: torch.Tensor, p: float) -> Network:
     """The network of a classifier with its preprocessing, around `image`; an error unless Linear and ReLU alternate."""
+    if classifier.transform is not None:
+        raise ModelError(
+            "the classifier has a transform, which no exact answer can follow; ask for the model without it"
+        )
     layers = layers_in_order(classifier.module)
     kinds = [layer for layer in layers or [] if not isinstance(layer, _SKIPPED)]
     right = all(type(layer) is (nn.ReLU if k % 2 else nn.Linear) for k, layer in enumerate(kinds))

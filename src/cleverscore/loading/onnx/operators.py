@@ -152,7 +152,7 @@ def _split(node: Node, x: Any, *_: Any) -> Any:
     axis = int(node.get("axis", 0))
     sizes = node.ints(1) if node.has(1) else node.get("split")
     if sizes is None:
-        sizes = -(-node.shape()[axis] // node.outputs)
+        sizes = -(-node.shape()[axis] // int(node.get("num_outputs", node.outputs)))
     pieces = torch.split(x, list(sizes) if not isinstance(sizes, int) else sizes, axis)
     return tuple(pieces[i] for i in range(node.outputs))
 

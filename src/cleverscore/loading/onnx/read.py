@@ -88,7 +88,9 @@ def read(path: Path) -> Graph:
         raise LoadError(f"'{path}' is not an ONNX file with a graph in it")
     opset = next((entry.version for entry in model.opset_import if entry.domain in STANDARD), 0)
     if not OLDEST <= opset <= NEWEST:
-        raise LoadError(f"'{path}' uses ONNX opset {opset}; opsets 7 to 21 are supported: export it with one of them")
+        raise LoadError(
+            f"'{path}' uses ONNX opset {opset}; opsets {OLDEST} to {NEWEST} are read: export it with one of them"
+        )
     try:
         _inside(path, model)
         onnx.load_external_data_for_model(model, str(path.parent))
