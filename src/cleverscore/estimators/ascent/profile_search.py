@@ -1,12 +1,13 @@
 """The search for radial profiles: descents of the margin first, then ascents across shells.
 
-Descents search for the nearest crossings, points of another class (`crossing_search`). Then the falls (decreases) of
-the margin across shells are maximised, from the directions of the nearest crossings and others. The score is based on
-the radius at which the falls add up to the margin.
+Descents search for the nearest crossings, points of another class (`crossing_search`). Then ascents maximise the falls
+(decreases) of the margin across shells, the spaces between neighbouring spheres around the input. They start in the
+directions of the nearest crossings and in others. The score is based on the root: the radius at which the falls add up
+to the margin.
 
-An untargeted score is the smallest over targets. A target is dropped when its value exceeds the smallest value of the
-stage by a factor; the reported score comes from a target that went through all stages. If every target needs a score,
-the untargeted search comes first, and then a search for each target.
+An untargeted score is the smallest over targets. A target is dropped when, after the same stage, its distance is more
+than a factor above the smallest one; the reported score comes from a target that went through all stages. If every
+target needs a score, the untargeted search comes first, and then a search for each target.
 """
 
 from __future__ import annotations
@@ -48,35 +49,41 @@ from cleverscore.threads import pool
 if TYPE_CHECKING:
     from cleverscore.inputs.examples import Example
 
-# Where shells end, as shares of the radius. More of them leave more between score and distance, by amounts that differ
-# from input to input, and cost more. The outer one is thin, because networks that are flat at their data fall near the
-# boundary. (Median of score / crossing on five networks: .96-.97 with these two, .94-.96 with shells to .6, .8 and 1.)
+# Where shells end, as shares of the radius. With more shells the score is farther below the distance, by amounts that
+# differ from input to input, and the search costs more. The outer shell is thin, because the margins of networks that
+# are flat at their data fall mostly near the boundary. (Median of score / crossing on five networks: .96-.97 with these
+# two shells, .94-.96 with three that end at .6, .8 and 1.)
 EDGES = (0.7, 1.0)
-FEW_DIMENSIONS_FACTOR = 4  # of starts in few dimensions: there gradients are cheap, and networks hide steep pieces
-# Directions of the target's two nearest crossings, and the steepest at the input. With one crossing alone, scores of
-# a GELU network differed by 9% from seed to seed where a target's nearest crossing was not found; with a random
-# direction instead of the steepest one, a score of a robust network by 34%.
+# Multiplies the number of starts in few dimensions: there gradients are cheap, and steep pieces of networks are hard to
+# find.
+FEW_DIMENSIONS_FACTOR = 4
+# Starts of the ascents in each shell: the directions of the target's two nearest crossings, and the steepest direction
+# at the input. With one crossing alone, scores of a GELU network differed by 9% from seed to seed where a target's
+# nearest crossing was not found. With a random direction instead of the steepest one, a score of a robust network
+# differed by 34%.
 SHELL_STARTS = 3
-SHELL_STEPS, FIRST_SHELL_STEPS = 24, 6
-SLACK = 1.1  # a target is out when its distance after the first steps is so many times the smallest
-# With more targets than this, only the nearest by margin / ||gradient at the input|| are searched at all.
+SHELL_STEPS, FIRST_SHELL_STEPS = 24, 6  # steps of an ascent, and those after which targets are compared
+SLACK = 1.1  # a target is dropped when its distance after the first steps is more than so many times the smallest
+# Of more than `MANY_TARGETS` targets, only `PREFILTERED` are searched: those with the smallest margin / ||gradient|| at
+# the input.
 MANY_TARGETS, PREFILTERED = 32, 16
-# What more search may still take off a score: a little always; more where the ascents went far below the nearest
-# crossing, since others may go farther; and much where the nearest crossing was not met often enough. Of 480 scores on
-# five networks 90% were within 1.5% of the smallest of 12 seeds, and within 8.5% where they were 10 to 20% below their
-# crossing.
+# The shares by which a longer search may still lower a score, for `score_low`: `SEARCH_ERROR` always; `GAP_WEIGHT`
+# times the share by which the root is below the nearest crossing, since other ascents may go farther below it; and
+# `NOT_MET_ENOUGH` where too few groups found the nearest crossing. Of 480 scores on five networks 90% were within 1.5%
+# of the smallest of 12 seeds, and within 8.5% where they were 10 to 20% below their crossing.
 SEARCH_ERROR, GAP_WEIGHT, NOT_MET_ENOUGH = 0.02, 0.5, 0.1
-# A score is not smaller than this share of the nearest crossing. The falls of two shells may belong to two directions,
-# and no single one follows both. On a robustly trained network such falls took up to 23% off the crossing, for some
-# seeds and not for others, while the crossing itself was within 7% of the longest attack's. `score_low` keeps the root.
+# A score is not smaller than this share of the nearest crossing's distance. The largest falls of two shells may belong
+# to two directions, and then no single line from the input has both. On a robustly trained network, the root was up to
+# 23% below the nearest crossing for this reason, for some seeds and not for others, while the crossing itself was
+# within 7% of the longest attack's distance. `score_low` is computed without this rule.
 LEAST_SHARE = 0.89
-UNSETTLED = 0.1  # more search would lower the score by more than this share
-UNTARGETED_SHARE = 0.5  # of a budget, where each target has to have its score
-NUMBERS_TOGETHER = 2**24  # of all directions that climb together: 64 MB of float32
+UNSETTLED = 0.1  # the outcome is `unsettled` where a longer search may lower the root by more than this share
+UNTARGETED_SHARE = 0.5  # the untargeted search's share of the budget, where each target needs a score
+NUMBERS_TOGETHER = 2**24  # components of all directions in one batch of ascents: 64 MB of float32
 
 
 def most_gradients(dim: int) -> int:
-    """About the largest number of gradients of one target.
+    """About the largest number of gradients that the search for one target takes, for inputs of `dim` components.
 
     >>> most_gradients(784) < 512_000 / 45
     True
@@ -86,7 +93,10 @@ def most_gradients(dim: int) -> int:
 
 
 def _ascent_cost(steps: int, factor: int) -> int:
-    """Gradients of one target's ascents, with the forward passes that find the root."""
+    """The number of gradients of one target's ascents of `steps` steps, including the passes that find the root.
+
+    factor  multiplies the number of starts.
+    """
     return (2 * len(EDGES) - 1) * (SHELL_STARTS * factor * (steps + 1) + 5)
 
 
@@ -94,8 +104,9 @@ def _ascent_cost(steps: int, factor: int) -> int:
 class Effort:
     """The effort of a search.
 
-    work            a factor for the number of random starts and rounds.
-    from_crossings  whether descents give starts and an upper limit; without them a score depends on ascents alone.
+    work            multiplies the number of starts and the number of rounds.
+    from_crossings  whether descents search for crossings first. Ascents then start from these, and the score is at most
+                    the distance of the nearest one. Without descents a score depends on ascents alone.
     """
 
     work: int = 1
@@ -108,8 +119,8 @@ class Untargeted:
     nearest.
 
     crossing    the distance of the nearest crossing that it found.
-    scores      scores of the targets that it searched to the end; the smallest is the untargeted score.
-    uppers      distances of the nearest crossings of these targets.
+    scores      scores of the targets that it searched to the end, by position; the smallest is the untargeted score.
+    uppers      distances of the nearest crossings of these targets, by position.
     """
 
     crossing: float
@@ -117,15 +128,23 @@ class Untargeted:
     uppers: Mapping[int, float]
 
     def searched(self, t: int, upper: float) -> bool:
-        """Whether target `t` was searched to the end, and no crossing that is nearer by 1% was found since."""
+        """Whether target `t` was searched to the end, and no crossing of it that is more than 1% nearer was found
+        since.
+
+        upper   the distance of its nearest crossing now.
+        """
         return t in self.scores and upper >= 0.99 * self.uppers[t]
 
     def agreed(self, distance: float, t: int, upper: float) -> float:
-        """The score of target `t` from its own search, made to agree with the untargeted score.
+        """The score of target `t`, made to agree with the untargeted search.
 
-        A longer search never raises a score. A class whose crossings are all farther than the nearest one has at least
-        the untargeted score. Its own score may be smaller, because the largest falls of the shells may lie on different
-        lines. If a nearer crossing was found since, the untargeted score is reduced in proportion.
+        distance    its score from its own search.
+        upper       the distance of its nearest crossing.
+
+        The result is at most the score that the untargeted search gave this target, because a longer search never
+        raises a score. It is at least the untargeted score, because no class is nearer than the nearest one; `distance`
+        may be smaller, since the largest falls of the shells may lie on different lines. If `upper` is smaller than the
+        distance of the nearest crossing of the untargeted search, this lower limit is reduced in proportion.
 
         >>> found = Untargeted(1.0, {3: 0.9}, {3: 1.0})
         >>> found.agreed(0.8, 2, upper=1.5), found.agreed(0.7, 2, upper=0.9), found.agreed(0.92, 3, upper=1.0)
@@ -136,7 +155,7 @@ class Untargeted:
 
 
 class ProfileSearch:
-    """The search for one input's profiles."""
+    """The search for the radial profiles of one input, one for each of its targets."""
 
     def __init__(
         self,
@@ -179,7 +198,10 @@ class ProfileSearch:
         self.seconds = time.perf_counter() - self.began
 
     def _stages(self, smallest_only: bool, share: float = 1.0) -> None:
-        """Search for the nearest of all targets, or for each target; `share`: the part of the budget it may use."""
+        """Run descents and ascents once: for the nearest of all targets if `smallest_only`, else for each target.
+
+        share   the part of the budget that may be used up when they end.
+        """
         self.share, self.crossings.smallest_only = share, smallest_only
         self._prefilter()
         if self.from_crossings:
@@ -196,7 +218,7 @@ class ProfileSearch:
         for target in self.targets:
             if target.stopped != StopReason.EXACT:
                 target.stopped = ""
-                if not len(target.falls):  # the value is a coarser stage's
+                if not len(target.falls):  # it went through no ascent, so the value is that of an earlier stage
                     target.value = math.inf
 
     @property
@@ -217,9 +239,10 @@ class ProfileSearch:
         )  # fmt: skip
 
     def _distance(self, t: int) -> float:
-        """The score of a target: the root, reduced for crossings that were probably missed.
+        """The score of target `t`: the root, reduced for crossings that were probably missed.
 
-        The search does not use the radius, so a score is the same for every radius above it.
+        It is not below `_least`, agrees with the untargeted search if there was one, and is at most the ball's radius.
+        Once a crossing is known, the search does not depend on the radius, so all larger radii give the same score.
         """
         distance, upper = self.targets[t].value, self.targets[t].upper
         if self.from_crossings:
@@ -229,7 +252,7 @@ class ProfileSearch:
         return min(distance, self.radius)
 
     def _least(self, t: int) -> float:
-        """The smallest score that a target can have, by its nearest crossing."""
+        """The smallest score that target `t` can have: a share of its nearest crossing's distance, or 0."""
         upper = self.targets[t].upper
         return LEAST_SHARE * upper if self.from_crossings and math.isfinite(upper) else 0.0
 
@@ -242,7 +265,8 @@ class ProfileSearch:
         if self.rows.steepest == 0.0:
             return FitOutcome.ZERO
         settled = target.finished and target.low >= (1.0 - UNSETTLED) * min(target.value, self.radius)
-        # A crossing beyond the radius shows that the search can find one; without any, nobody knows.
+        # If a crossing was found, at the radius or beyond, the root there is trusted. If none was found, the descents
+        # may have missed a crossing inside the ball.
         beyond = target.value >= self.radius and (math.isfinite(target.upper) or not self.from_crossings)
         return FitOutcome.ASCENDED if settled or beyond else FitOutcome.UNSETTLED
 
@@ -256,7 +280,9 @@ class ProfileSearch:
         )
 
     def _prefilter(self) -> None:
-        """Drop classes without a positive margin, and of many classes those that are far by margin / ||gradient||."""
+        """Give targets without a positive margin the score 0. If only the nearest of many targets is needed, drop those
+        that are far by margin / ||gradient|| at the input.
+        """
         for target in self.targets:
             if target.margin <= 0.0:
                 target.value, target.low, target.stopped, target.finished = 0.0, 0.0, StopReason.EXACT, True
@@ -273,7 +299,11 @@ class ProfileSearch:
                 target.value, target.stopped = float(distances[t]), StopReason.ELIMINATED
 
     def _ascend(self) -> None:
-        """Run ascents across the shells of the remaining targets, as many targets at a time as fit in memory."""
+        """Run ascents across the shells of the targets that are still searched, in batches of targets.
+
+        If only the nearest target is needed, targets that are far are dropped after the first steps. The ascents of the
+        others are completed if the budget allows it.
+        """
         starts = self.factor * SHELL_STARTS
         together = max(1, NUMBERS_TOGETHER // (len(EDGES) * starts * self.dim))
         for t in self.crossings.active:
@@ -329,7 +359,7 @@ class ProfileSearch:
         )  # fmt: skip
 
     def _limit(self, t: int) -> float:
-        """The largest radius of a target's ascents: its nearest crossing, or the radius if none was found."""
+        """The largest radius of a target's ascents: its nearest crossing's distance, else the ball's radius."""
         upper = self.targets[t].upper
         return upper if math.isfinite(upper) else self.radius
 
@@ -341,8 +371,9 @@ class ProfileSearch:
             target = self.targets[t]
             if self.from_crossings and float(ascent.nearest[i]) < target.upper:
                 target.distances.insert(0, float(ascent.nearest[i]))
-            # Directions that reach the margin bound the root from above, whenever they were found. A limit is rounded
-            # to the network's precision: where it is the radius, the value is the radius itself.
+            # Directions whose falls add up to the margin at some radius show that the root is at most this radius, so
+            # the smallest one is kept. The tensors `radii` and `limits` are rounded to the network's precision: where
+            # they are equal, the limit itself is used.
             root = float(radii[i]) if bool(radii[i] < ascent.limits[i]) else self._limit(t)
             if not len(target.falls) or root <= target.value:
                 target.value, target.falls = root, falls[i].double().cpu().numpy()
@@ -352,7 +383,11 @@ class ProfileSearch:
 
 
 def _low(value: float, upper: float, settled: bool) -> float:
-    """A cautious guess of the score that a longer search would give; the nearest crossing is at `upper`.
+    """A cautious guess of the root that a longer search would give.
+
+    value       the root.
+    upper       the distance of the nearest crossing, or the ball's radius if none was found.
+    settled     whether enough far groups found this crossing.
 
     >>> _low(0.95, 1.0, settled=True) < 0.95 and _low(0.95, 1.0, settled=False) < 0.9 * 0.95
     True
@@ -374,11 +409,16 @@ def searches(
     on_points: Callable[[int], None] | None = None,
     effort: Effort | None = None,
 ) -> Iterator[tuple[int, ProfileSearch]]:
-    """Search all inputs and yield (position, finished search) in order.
+    """Search all inputs and yield (position in `examples`, finished search) in order.
 
     Inputs are searched in parallel, one thread each; a single input uses all threads for its chunks. Both give the same
-    numbers, since a chunk never contains points of two inputs and is always divided at the same points. A limited
-    budget is divided among as many inputs at a time as there are threads, so that later inputs get the unused rest.
+    numbers, since a chunk never contains points of two inputs and chunks begin and end at the same points in both
+    cases. With a limited budget, as many inputs as there are threads are searched at a time. Each of them may use an
+    equal share of what is left, so that later inputs get what earlier ones did not use.
+
+    smallest_only   whether only the nearest of all targets of an input needs a score.
+    chunk_size      points per forward pass.
+    on_points       a function that is called with the number of gradients just spent.
     """
     box = box_of(ball.region, classifier.bounds)
     together = max(1, len(examples) if budget.unlimited else min(workers, len(examples)))

@@ -1,12 +1,13 @@
 """The largest falls (decreases) of the margin across shells, and the radius at which they add up to the margin.
 
-A shell is the space between two neighbouring spheres around the input.
+A shell is the space between two neighbouring spheres around the input x0. Let g be the margin, and 0 = e_0 < e_1 < ...
+< e_K = 1 the radii of the spheres as shares of the largest radius r.
 
-Every shell of every target has several directions u with ||u||_p <= 1. A step moves each direction along the gradient
-of
-    fall_k(r u) = g(x0 + e_(k-1) r u) - g(x0 + e_k r u),     e_0 = 0, e_K = 1,
-and back into the unit ball, and moves r towards the root of sum_k max_u fall_k(r u) = margin. So a single ascent finds
-the root, instead of one ascent for every trial radius. Only first derivatives are needed.
+Every shell k of every target has several directions u with ||u||_p <= 1. A step moves each direction so that
+    fall_k(r u) = g(x0 + e_(k-1) r u) - g(x0 + e_k r u)
+becomes larger, by its gradient, and back into the unit ball. It also moves r towards the root of the equation
+sum_k max_u fall_k(r u) = g(x0). So a single ascent finds the root, instead of one ascent for every trial radius. Only
+first derivatives are needed.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from cleverscore.estimators.ascent.margin_rows import MarginRows
 from cleverscore.inputs.projections import onto_ball, steepest
 
 MOMENTUM = 0.75
-STEP_SIZES = (1.0, 0.02)  # of a direction's steps, first and last, as shares of the unit ball (cosine decay)
-# A step changes the radius by at most these factors; the square root keeps it from running ahead of the directions.
+STEP_SIZES = (1.0, 0.02)  # lp lengths of a direction's first and last step, with cosine decay in between
+# A step multiplies the radius by (margin / sum of the falls), limited to these factors, to the power `RADIUS_POWER`,
+# which keeps the radius from changing faster than the directions improve.
 RADIUS_FACTORS = (0.6, 1.5)
 RADIUS_POWER = 0.5
-# At the end the root is bracketed by forward passes of one direction per shell: near where the ascent ended, then by
-# halving.
+# At the end, forward passes along one direction per shell bracket the root in `ROOT_STEPS` steps: first at radii that
+# differ by these shares from those known, because the ascent ended near the root, then by bisection.
 NEAR = (0.01, 0.04)
 ROOT_STEPS = 11
 
@@ -35,12 +37,15 @@ ROOT_STEPS = 11
 class ShellAscent:
     """Projected ascent of the directions of T targets, K shells and S starts.
 
-    targets, margins    (T,): classes, and the margins at the input, which the sums of falls must reach.
+    targets, margins    (T,): target classes, and the margins at the input; the falls of the shells have to add up to
+                        these.
     limits              (T,): the largest allowed radius: the distance of a known crossing, or the ball's radius.
     radii               (T,): the current estimate of the root.
     edges               (K,): the outer ends of the shells, as shares of the radius.
-    directions          (T, K, S, d), inside the unit ball; `best` has the directions with the largest falls so far.
-    nearest             (T,): distance of the nearest point without a positive margin that a step found.
+    directions, momentum    (T, K, S, d): the current directions, inside the unit ball, and the momentum of their steps.
+    best, best_falls    (T, K, S, d) and (T, K, S): each start's direction with the largest fall so far, and this fall.
+    nearest             (T,): distance of the nearest point without a positive margin that a step found, infinite if
+                        none.
     """
 
     rows: MarginRows
@@ -73,9 +78,11 @@ class ShellAscent:
         edges: Sequence[float],
         box: tuple[float, float] | None = None,
     ) -> ShellAscent:
-        """Begin ascents of every shell from the same starts (T, S, d), which are moved into the ball and the box.
+        """Begin ascents from the starts (T, S, d), the same in every shell; they are moved into the unit ball and the
+        box.
 
-        radii   the first estimate of the root; default: the limits.
+        targets, margins, limits, edges     as in the class.
+        radii   (T,): the first estimate of the root; default: the limits.
         """
         count, each, dim = starts.shape
         directions = starts[:, None].expand(count, len(edges), each, dim).clone()
@@ -97,7 +104,7 @@ class ShellAscent:
 
     @torch.no_grad()
     def climb(self, first: int, last: int, total: int) -> None:
-        """Take the steps `first` to `last` of a schedule of `total` steps."""
+        """Take the steps from `first` to before `last` of a schedule of `total` steps, counted from 0."""
         for step in range(first, last):
             falls, gradients = self._falls_and_gradients()
             better = falls > self.best_falls
@@ -112,21 +119,29 @@ class ShellAscent:
             self.directions = self._inside(self.directions + size * move)
 
     def _move_radii(self, sums: torch.Tensor) -> None:
-        """Move the radii towards the roots; best falls found at larger radii are scaled down."""
+        """Move the radii towards the roots.
+
+        sums    (T,): the sum of the largest falls of all shells, at the current radii.
+
+        Where a radius becomes smaller, `best_falls` are scaled down, to be compared with falls at the new radius.
+        """
         low, high = RADIUS_FACTORS
         factors = (self.margins / sums.clamp_min(1e-30)).clamp(low, high) ** RADIUS_POWER
         radii = torch.minimum(self.radii * factors, torch.minimum(self.limits, self.nearest))
-        # Falls shrink with the radius, faster than it where the network is flat at the input: as its square, say.
+        # Falls shrink with the radius, and faster than in proportion where the network is flat at the input: the square
+        # is a guess.
         self.best_falls = self.best_falls * ((radii / self.radii).clamp_max(1.0) ** 2)[:, None, None]
         self.radii = radii
 
     @torch.no_grad()
     def roots(self, largest: float = math.inf) -> tuple[torch.Tensor, torch.Tensor]:
-        """The radius at which the best directions of all shells reach the margin, and their falls there: (T,), (T, K).
+        """For each target, the radius at which the falls of the best directions of all shells add up to the margin, and
+        the fall of each shell there: (T,), (T, K).
 
-        At the limit the falls may add up to less than the margin; falls are evaluated at the radius `largest` at most.
+        Where they add up to less within the limit (`limits`, or `nearest` if that is smaller), the radius is this
+        limit. The returned falls are those at the radius or at `largest`, whichever is smaller.
         """
-        # The best direction of a shell is chosen at the radius where the ascent ended.
+        # The best direction of a shell is the one with the largest fall at the radius where the ascent ended.
         falls = torch.stack([self._falls(self.best), self._falls(self.directions)], 3).flatten(2)
         both = torch.stack([self.best, self.directions], 3).flatten(2, 3)
         chosen = falls.argmax(2)
@@ -145,10 +160,11 @@ class ShellAscent:
         return high, self._falls(directions, high.clamp_max(largest))[..., 0]
 
     def _points(self, directions: torch.Tensor, radii: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The inner and outer ends of each shell along every direction, and their targets; the innermost shell begins
-        at the input.
+        """The points where shells begin and end along each of their directions, (T * (2 K - 1) * S, *shape), and the
+        targets of these points.
 
-        Inner ends of shells 2 to K first, then outer ends: ((2 K - 1) * T * S, *shape).
+        For each target, the inner ends of shells 2 to K come first, then the outer ends of shells 1 to K. Shell 1
+        begins at the input, which is left out.
         """
         ends = self._in_box(radii[:, None, None, None] * directions)
         edges = self.edges[:, None, None]
@@ -169,7 +185,9 @@ class ShellAscent:
         return inner - outer
 
     def _both_ends(self, margins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The margins (T, 2 K - 1, S) of `_points` split into inner and outer ends, (T, K, S) each."""
+        """The margins (T, 2 K - 1, S) at `_points`, split into those at inner and at outer ends of shells, (T, K, S)
+        each; the input's own margin is added as that at the inner end of shell 1.
+        """
         shells = len(self.edges)
         at_input = self.margins[:, None, None].expand(-1, 1, margins.shape[2])
         return torch.cat([at_input, margins[:, : shells - 1]], 1), margins[:, shells - 1 :]
@@ -188,7 +206,9 @@ class ShellAscent:
         return (inner - outer).nan_to_num(0.0), uphill
 
     def _inside(self, directions: torch.Tensor) -> torch.Tensor:
-        """Directions projected onto the unit ball, and clipped so that the line from the input stays in the box."""
+        """Directions (T, K, S, d) projected onto the unit ball, and clipped so that the line from the input to the
+        current radius stays in the box, if there is one.
+        """
         flat = directions.flatten(0, 2)
         flat = onto_ball(flat, torch.ones_like(flat[:, 0]), self.p)
         directions = flat.view_as(directions)
