@@ -58,9 +58,10 @@ def evaluate(
     attacks, certificates           lists that override those of the preset; [] for none. A method in `certificates`
                                     that cannot certify the network raises an error; one of the preset is left out with
                                     a warning.
-    region      "box": only inputs within the classifier's bounds count, for scores, attacks and certificates alike (the
-                default where it has bounds, except in preset "paper"). "ball": every point of the ball counts for
-                scores and certificates, as in the paper; attacks stay within the bounds.
+    region      "box": scores, attacks and, in linf, certificates by crown are about inputs within the classifier's
+                bounds only; all other certificates hold for the whole ball. It is the default for a classifier with
+                bounds, except in preset "paper". "ball": scores and certificates are about all points of the ball, as
+                in the paper; attacks stay within the bounds.
     Other arguments are those of `clever`.
 
     >>> import torch

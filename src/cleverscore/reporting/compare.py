@@ -22,7 +22,7 @@ from cleverscore.tails.paired_tests import FEWEST, Difference, difference, relat
 Array = npt.NDArray[np.float64]
 
 MUST_AGREE = ("targets", "region", "radius")
-LEAST_HALF = 10  # blocks: a fit to fewer says nothing about its noise
+LEAST_HALF = 10  # blocks: the noise of a score is estimated from two halves of its blocks, with so many each at least
 ATTACK, CERTIFICATE = "best attack", "certificate"
 
 
@@ -30,9 +30,10 @@ ATTACK, CERTIFICATE = "best attack", "certificate"
 class Change:
     """The relative change of a mean (or a median) over paired inputs, with its bootstrap interval.
 
-    before, after   the two means.
-    value           after / before - 1; NaN if the first mean is 0, infinite or unknown.
-    low, high       the interval; NaN for fewer than six inputs.
+    of              "mean" or "median".
+    before, after   the mean (or median) of the first and of the second run.
+    value           after / before - 1; NaN if `before` is not positive, or if one of the two is NaN.
+    low, high       the interval at the confidence level `level`; NaN if `value` is, or for fewer than six inputs.
     """
 
     of: str
@@ -45,7 +46,7 @@ class Change:
 
     @classmethod
     def between(cls, first: Array, second: Array, level: float, of: str = "mean") -> Change:
-        """The change of paired values; an infinite value is replaced by the largest finite one."""
+        """The change from `first` to `second`, (inputs,) each; infinite values are replaced as in `finite`."""
         first, second = finite(first, second)
         found = relative_change(first, second, of=of, level=level)
         statistic: Callable[..., Any] = np.mean if of == "mean" else np.median
@@ -54,7 +55,7 @@ class Change:
 
     @property
     def words(self) -> str:
-        """The change with both means and the interval, as text."""
+        """Both means (or medians), the change and its interval, as text."""
         text = f"{self.of} {number(self.before, 3)} then {number(self.after, 3)}"
         if math.isnan(self.value):
             return f"{text}, of which no relative change can be given"
@@ -62,7 +63,7 @@ class Change:
 
     @property
     def short(self) -> str:
-        """The change alone, as text."""
+        """The change and its interval, as text."""
         if math.isnan(self.value):
             return "-"
         if math.isnan(self.low):
@@ -71,7 +72,10 @@ class Change:
 
 
 def finite(first: Array, second: Array) -> tuple[Array, Array]:
-    """Distances, with infinite ones (no attack succeeded) replaced by the largest finite distance of both runs."""
+    """The distances of two runs, with infinite ones (no attack succeeded) replaced by the largest finite one of both.
+
+    If no distance is finite, they are replaced by 0.
+    """
     known = np.concatenate([first, second])
     largest = float(known[np.isfinite(known)].max(initial=0.0))
     return np.minimum(first, largest), np.minimum(second, largest)
@@ -79,7 +83,13 @@ def finite(first: Array, second: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One measure of two runs, paired over inputs: scores of a method, attacks or certificates."""
+    """One measure of two runs, over the same inputs.
+
+    kind            "score (METHOD)", "best attack" or "certificate".
+    first, second   (inputs,), the distances in the first and in the second run: scores, distortions or radii.
+    difference      how they differ.
+    change          the relative change of their mean.
+    """
 
     kind: str
     first: Array
@@ -90,22 +100,27 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Pairing:
-    """Two runs in one norm, over the inputs that both have; misclassified inputs have score 0 unless they are excluded.
+    """The comparison of two runs in one norm, over the inputs that both have.
 
-    ids             the inputs.
-    first, second   the scores of the inputs in the two runs.
-    misclassified   numbers of compared inputs that the first and the second model misclassify.
-    left_out        inputs of both runs that are not compared: without a score, or misclassified and excluded.
-    unpaired        inputs that only one of the runs has.
-    counts          numbers of inputs with a score in the first and the second run.
+    An input that a model misclassifies has score 0 for that model, unless such inputs are excluded.
+
+    norm            the name of the norm.
+    ids             the ids of the compared inputs.
+    first, second   (inputs,), the scores of these inputs in the first and in the second run.
+    difference      how the scores differ.
+    left_out        number of inputs that both runs have and that are not compared: they have no score in one of the
+                    runs, or are misclassified and excluded.
+    unpaired        number of inputs that only one of the runs has.
+    counts          numbers of inputs that the first and the second run have.
     bounds          the input bounds of the two runs, None for a run without bounds.
-    same_model      whether both runs are of the same weights.
-    capped          number of inputs with at least one score capped at the radius.
+    same_model      whether the models of both runs have the same weights.
+    capped          number of inputs of which at least one of the two scores is capped at the radius.
+    misclassified   numbers of compared inputs that the first and the second model misclassify.
     method          the method of the scores: one that both runs have.
     methods         all methods of the first and of the second run.
-    change          the change of the mean score.
-    further         other measures that both runs have: scores of another method, best attacks, certificates.
-    curves          robust accuracy of the two runs, over the inputs that are compared.
+    change          the relative change of the mean score.
+    further         the other measures that both runs have: scores of another method, best attacks, certificates.
+    curves          robust accuracy of the two runs over the compared inputs; None if there are none.
     """
 
     norm: str
@@ -128,19 +143,22 @@ class Pairing:
 
     @property
     def measures(self) -> tuple[Evidence, ...]:
-        """All measures, the scores first."""
+        """All measures: the scores of `method`, then `further`."""
         scores = Evidence(f"score ({self.method})", self.first, self.second, self.difference, self.change)
         return scores, *self.further
 
     @property
     def verdict(self) -> int:
-        """1 if the second model is more robust, -1 if the first is, 0 if undecided or if measures contradict."""
+        """1 if the second model is more robust, -1 if the first is, else 0.
+
+        It is 0 if no measure favours a model, if measures favour different ones, and if both runs are of one model.
+        """
         told = set(self.verdicts.values()) - {0}
         return 0 if self.same_model or len(told) != 1 else told.pop()
 
     @property
     def verdicts(self) -> dict[str, int]:
-        """The verdict of each measure alone."""
+        """For each kind of measure, the model that it favours: 1 for the second, -1 for the first, 0 for none."""
         return {each.kind: each.difference.verdict for each in self.measures}
 
     @property
@@ -165,22 +183,22 @@ class Pairing:
 
     @property
     def both_attacked(self) -> bool:
-        """Whether both runs have attacks, compared or not."""
+        """Whether both runs have attacks, also where different bounds keep them from being compared."""
         return self.curves is not None and all(curve.line(ATTACKED) is not None for curve in self.curves)
 
     def score_change(self, of: str = "mean") -> Change:
-        """The change of the mean or median score."""
+        """The relative change of the mean or, with of="median", of the median score."""
         return self.change if of == "mean" else Change.between(self.first, self.second, self.change.level, of)
 
     def attack_change(self, of: str = "mean") -> Change | None:
-        """The change of the mean or median distortion of the best attack; None if attacks are not compared."""
+        """The relative change of the best attack's mean (or median) distortion; None if attacks are not compared."""
         found = next((each for each in self.further if each.kind == ATTACK), None)
         if found is None or of == "mean":
             return None if found is None else found.change
         return Change.between(found.first, found.second, found.change.level, of)
 
     def changed_most(self, count: int) -> list[int]:
-        """Positions of the inputs whose scores differ most, largest difference first; never one with equal scores."""
+        """Positions in `ids` of at most `count` inputs whose scores differ most, the largest difference first."""
         gaps = np.abs(self.second - self.first)
         return [int(i) for i in np.argsort(-gaps, kind="stable")[:count] if gaps[i] > 0.0]
 
@@ -188,10 +206,15 @@ class Pairing:
 def compare(
     first: Findings, second: Findings, *, level: float = 0.95, tests: int = 1, exclude_misclassified: bool = False
 ) -> list[Pairing]:
-    """Compare two runs in every norm; `tests` is the number of comparisons that must hold together at `level`.
+    """Compare two runs: one `Pairing` for each norm that both have.
 
-    Runs with different methods are compared by those that both have: see `common_method`. An input that a model
-    misclassifies has score 0 for that model; with `exclude_misclassified` it is left out.
+    level                   the confidence level at which the verdicts in all norms and by all measures hold together.
+    tests                   the number of calls whose verdicts must hold together at `level`, if several runs are
+                            compared with the first.
+    exclude_misclassified   leave out an input that one of the models misclassifies; else it has score 0 for that model.
+
+    Runs with different methods are compared by those that both have: see `common_method`. Raises an InputError if the
+    runs cannot be compared, for example because they are of different data.
     """
     common = _comparable(first, second)
     same_model = bool(first.config.model_fingerprint) and (
@@ -204,9 +227,11 @@ def compare(
 
 
 def common_method(first: Findings, second: Findings) -> str:
-    """The method by which two runs are compared: the main method of one that the other has too, else the first of both.
+    """The method whose scores are compared: the main method of the first run if the second has it too.
 
-    The main method is the first that searches, since its scores are nearer to the true distances.
+    Else it is the main method of the second run if the first has it, else the first method that both have. The main
+    method of a run is the first that searches (such as sharp), since its scores are nearer to the true distances, or
+    else its first method. Raises an InputError if the runs have no method in common.
     """
     both = [method for method in first.config.methods if method in second.config.methods]
     if not both:
@@ -223,7 +248,7 @@ def _methods_of(found: Findings) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as text.
+    """Names as a list in a sentence.
 
     >>> listed(["paper"]), listed(["paper", "sharp"]), listed(["paper", "sharp", "slope"])
     ('paper', 'paper and sharp', 'paper, sharp and slope')
@@ -236,9 +261,9 @@ def _norms(found: Findings) -> str:
 
 
 def _comparable(first: Findings, second: Findings) -> list[tuple[NormFindings, NormFindings]]:
-    """The results of both runs in each norm that both have, judged by the same method.
+    """For each norm that both runs have, the results of the first and of the second run, by their common method.
 
-    Raises an error if the runs have different data or settings.
+    Raises an InputError if the runs differ in their data, or in a setting on which scores depend.
     """
     names = first.folder, second.folder
     if first.config.data_fingerprint != second.config.data_fingerprint:
@@ -273,7 +298,7 @@ def _comparable(first: Findings, second: Findings) -> list[tuple[NormFindings, N
 
 
 def bounds_of(found: Findings) -> tuple[float, float] | None:
-    """The input bounds of a run; None if its model has none."""
+    """The input bounds (low, high) of a run; None if its model has none."""
     kept = (found.meta.get("used") or {}).get("bounds")
     return None if kept is None else (float(kept[0]), float(kept[1]))
 
@@ -351,7 +376,10 @@ def _pairing(
 def _further(
     one: NormFindings, other: NormFindings, ids: Sequence[int], *, attacks: bool
 ) -> dict[str, tuple[Array, Array]]:
-    """The other measures that both runs have, over the same inputs; misclassified inputs count as 0."""
+    """The measures besides the score that both runs have for all inputs `ids`: by kind, the values in both runs.
+
+    Misclassified inputs have the value 0. Without `attacks`, best attacks are left out.
+    """
     parts = [norm.over(ids) for norm in (one, other)]
     found: dict[str, tuple[Array, Array]] = {}
     for method in one.by_method:
@@ -367,7 +395,10 @@ def _further(
 
 
 def _noise(scores: Sequence[Score]) -> Array:
-    """Variance of each score due to sampling: a quarter of the squared difference of scores from halves of blocks."""
+    """The variance of each score that comes from sampling (scores,); NaN where there are too few blocks to tell.
+
+    It is a quarter of the squared difference of the two scores that the halves of the blocks give.
+    """
     noise = np.full(len(scores), math.nan)
     groups: dict[int, list[int]] = {}
     for place, score in enumerate(scores):

@@ -13,7 +13,7 @@ from cleverscore.reporting.robust_accuracy import ATTACKED, KINDS
 from cleverscore.scores.text_table import number, table
 from cleverscore.tails.paired_tests import FEWEST, Difference
 
-MOST_CAPPED = 0.2  # share of pairs cut at the radius above which a comparison is warned of
+MOST_CAPPED = 0.2  # a note warns if a larger share of the inputs has a score that is cut at the radius
 
 
 def verdict(pairing: Pairing, names: tuple[str, str] = ("A", "B")) -> str:
@@ -41,7 +41,10 @@ def verdict(pairing: Pairing, names: tuple[str, str] = ("A", "B")) -> str:
 
 
 def remarks(pairing: Pairing, names: tuple[str, str] = ("A", "B")) -> list[str]:
-    """What belongs to the verdict: its limits, and if it is undecided, what would decide it."""
+    """The lines below a verdict: measures that do not decide alone or, without a more robust model, what may help.
+
+    There are none if no input is compared.
+    """
     silent = [kind for kind, says in pairing.verdicts.items() if not says]
     if pairing.difference.count == 0:
         return []
@@ -55,13 +58,13 @@ def remarks(pairing: Pairing, names: tuple[str, str] = ("A", "B")) -> list[str]:
 
 
 def details(pairing: Pairing, names: tuple[str, str] = ("A", "B")) -> list[str]:
-    """What the verdict rests on: a line for each measure, and robust accuracy at one epsilon."""
+    """The results behind a verdict: a line for each measure, and one with robust accuracy at one epsilon."""
     lines = [_seen(each, names) for each in pairing.measures if each.difference.count]
     return [*lines, *filter(None, [curve_words(pairing, names)])]
 
 
 def _how_much(measure: Evidence, names: tuple[str, str]) -> str:
-    """The relative change of the mean of a measure, with its interval."""
+    """The relative change of the mean of a measure with its interval, as text."""
     first, second = names
     lengths = {ATTACK: "mean distance of the best attack", CERTIFICATE: "mean certified radius"}
     of, change = lengths.get(measure.kind, f"mean {measure.kind}"), measure.change
@@ -93,14 +96,14 @@ def _seen(measure: Evidence, names: tuple[str, str]) -> str:
 
 
 def reference_epsilon(pairing: Pairing) -> float:
-    """The epsilon at which robust accuracies are quoted: the first run's median positive score, to two digits."""
+    """The epsilon at which robust accuracies are given: the median of A's positive scores, to two digits."""
     known = pairing.first[pairing.first > 0.0]
     middle = float(np.median(known)) if len(known) else 0.0
     return float(f"{middle:.2g}")
 
 
 def curve_words(pairing: Pairing, names: tuple[str, str]) -> str:
-    """Robust accuracy of both runs at one epsilon, as text, by every line that both have."""
+    """Robust accuracy of both runs at one epsilon, as text: certified, estimated, attacked, as far as both have it."""
     epsilon = reference_epsilon(pairing)
     if pairing.curves is None or epsilon == 0.0:
         return ""
@@ -121,7 +124,7 @@ def _signed(value: float) -> str:
 def _what_would_tell(found: Difference) -> str:
     remedies = []
     if found.inputs_needed is not None:
-        # An estimate below what was used was not enough this time: a quarter more is the next thing to try.
+        # The inputs used were not enough, so at least a quarter more is suggested, even where the estimate is lower.
         needed = max(found.inputs_needed, math.ceil(1.25 * found.count))
         remedies.append(f"about {needed} inputs in all instead of {found.count}")
     if found.blocks_factor is not None and 1.0 < found.blocks_factor <= 100.0:
@@ -137,7 +140,12 @@ def _what_would_tell(found: Difference) -> str:
 
 
 def comparison_text(runs: Sequence[tuple[str, Findings]], pairings: Sequence[Sequence[Pairing]], most: int) -> str:
-    """The comparison of every run with the first, as text: a table, the inputs that changed most, and sentences."""
+    """The comparison of every run with the first, as text: a table, the inputs that changed most, notes and verdicts.
+
+    runs        name and results of each run.
+    pairings    for each run after the first, its comparisons with the first, one per norm.
+    most        how many of the most changed inputs are listed per comparison.
+    """
     letters = [letter_of(place) for place in range(len(runs))]
     parts = [f"{letter}: {name}" for letter, (name, _) in zip(letters, runs, strict=True)]
     parts += [
@@ -181,12 +189,12 @@ def comparison_text(runs: Sequence[tuple[str, Findings]], pairings: Sequence[Seq
 
 
 def letter_of(place: int) -> str:
-    """The letter of a run in a comparison: A, B, ... in the given order."""
+    """The name of a run in a comparison by its place from 0: A to Z, then "run 27" and so on."""
     return chr(ord("A") + place) if place < 26 else f"run {place + 1}"
 
 
 def notes(pairings: Sequence[Sequence[Pairing]], letters: Sequence[str]) -> list[str]:
-    """Remarks on a comparison, such as left-out inputs and capped scores."""
+    """Notes on comparisons, such as left-out inputs and capped scores; `letters` name the runs after the first."""
     found = []
     for letter, of_run in zip(letters, pairings, strict=True):
         for pairing in of_run:

@@ -21,7 +21,7 @@ from cleverscore.scores.score import COLUMNS, Score, Scores
 
 
 def write(store: Store, form: str, out: Path | None) -> None:
-    """Write a run to `out`, or to stdout."""
+    """Write a run as csv, json, parquet or card (`form`) to the file `out`; to stdout if it is None."""
     if form == "card":
         _put(model_card(findings(store, maxima=False)).encode(), out)
         return
@@ -37,7 +37,7 @@ def write(store: Store, form: str, out: Path | None) -> None:
     if form == "csv":
         content = frame.to_csv(index=False).encode()
     elif form == "json":
-        # pandas writes NaN as null, which JSON has; Python's own writer would emit NaN, which it has not.
+        # pandas writes NaN as null. Python's json module would write NaN, which is not valid JSON.
         content = _json(meta, json.loads(frame.to_json(orient="records", double_precision=15))).encode()
     else:
         buffer = io.BytesIO()
@@ -50,7 +50,7 @@ def write(store: Store, form: str, out: Path | None) -> None:
 
 
 def _plain_csv(scores: Scores) -> str:
-    """CSV text as pandas would write it, in a fraction of the time."""
+    """The rows of scores as CSV: the text that pandas would write, in a fraction of the time."""
     lines = (",".join(map(_cell, score.cells())) for score in scores.rows)
     return "\n".join([",".join(COLUMNS), *lines, ""])
 
@@ -63,14 +63,14 @@ def _cell(value: Any) -> str:
 
 
 def _json(meta: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> str:
-    """JSON with settings, versions and summary, then one line per row, because indenting rows is slow."""
+    """JSON with the entries of `meta`, indented, then "rows" with one line per row, because indenting rows is slow."""
     head = json.dumps(_finite(dict(meta)), indent=1).removesuffix("\n}")
     lines = ",\n".join(map(json.JSONEncoder(check_circular=False).encode, rows))
     return f'{head},\n "rows": [\n{lines}\n ]\n}}\n'
 
 
 def _finite(value: Any) -> Any:
-    """The same value with infinite numbers as text, which JSON lacks; the p of linf is one."""
+    """The value with infinite numbers (such as the p of linf) and NaN as text, because JSON has no such numbers."""
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -79,7 +79,7 @@ def _finite(value: Any) -> Any:
 
 
 def _known(score: Score) -> dict[str, Any]:
-    """The columns of a row; NaN, which JSON lacks, becomes None."""
+    """The columns of a score's row by name; NaN becomes None, because JSON has no NaN."""
     return {name: value if value == value else None for name, value in zip(COLUMNS, score.cells(), strict=True)}
 
 

@@ -8,7 +8,7 @@ from cleverscore.errors import LoadError
 
 
 def write_file(out: Path, content: bytes) -> None:
-    """Write a file, in a folder that is made where there is none; a LoadError where that cannot be."""
+    """Write a file, and make its folder if there is none. Raises a LoadError if it cannot be written."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_bytes(content)

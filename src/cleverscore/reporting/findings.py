@@ -1,4 +1,4 @@
-"""The results of a run as columns: one entry per input in every norm, in the order of the inputs."""
+"""The results of a run as columns: for every norm, sequences with one entry per input, in the order of their ids."""
 
 from __future__ import annotations
 
@@ -47,15 +47,18 @@ class _Known:
 
 @dataclass(frozen=True)
 class NormFindings:
-    """Results in one norm: the smallest score of each input (None if not computed yet), attacks and certificates.
+    """The results of a run in one norm; every sequence has one entry per input, in the order of `Findings.ids`.
 
-    method      the method of `per_input`: sharp if the run has it, else the first one.
-    by_method   the smallest score of each input by every method of the run.
-    uppers      the best attack's distortion by method, since the targets of their scores may differ; NaN if none was
-                run, infinite if all failed.
-    certified   the certified radius, NaN without a certificate.
-    certificates    the certified radius by method, for the same reason.
-    targets     the scores of each input for all its target classes.
+    p, radius   the norm, and the radius of its scores.
+    per_input   the score of each input, the smallest over its targets; None if it is not computed yet.
+    certified   the certified radius of each input, NaN without a certificate.
+    attacks     the name of the best attack on each input; None if none was run.
+    targets     the scores of each input for its target classes, by `method`.
+    method      the method of `per_input`: the first of the run that searches (such as sharp), else the first.
+    by_method   `per_input` by every method of the run.
+    uppers      for every method, the best attack's distortion of each input: NaN if none was run, infinite if all
+                failed. They can differ between methods, because an attack is for the target of the method's score.
+    certificates    for every method, the certified radii; they can differ for the same reason.
     """
 
     p: float
@@ -76,14 +79,20 @@ class NormFindings:
 
     @property
     def sampled(self) -> NormFindings:
-        """The same results with the scores of a method that fits block maxima, if the run has one besides `method`."""
+        """The results with `per_input` by a method with block maxima: `method` if it has them, else the first other.
+
+        They are unchanged if no method has any.
+        """
         for scores in (self.per_input, *self.by_method.values()):
             if any(score is not None and len(score.maxima) for score in scores):
                 return replace(self, per_input=scores)
         return self
 
     def judged_by(self, method: str) -> NormFindings:
-        """The same results with the scores and bounds of another method of the run as its main ones."""
+        """The results with another method of the run as `method`, and its scores, radius and certified radii.
+
+        `attacks` and `targets` stay as they are.
+        """
         count = len(self.per_input)
         per_input = self.by_method.get(method, (None,) * count)
         known = [score for score in per_input if score is not None]
@@ -94,7 +103,7 @@ class NormFindings:
 
     @property
     def other(self) -> str | None:
-        """The run's second method, None if it has only one."""
+        """The first method of the run that is not `method`; None if there is no other."""
         return next((name for name in self.by_method if name != self.method), None)
 
     @property
@@ -108,16 +117,16 @@ class NormFindings:
         return [score for score in self.per_input if score is not None]
 
     def column(self, name: str) -> Array:
-        """One attribute of each score as an array, NaN without a score."""
+        """The attribute `name` of the score of each input, (inputs,); NaN without a score."""
         return np.array([math.nan if score is None else float(getattr(score, name)) for score in self.per_input])
 
     @property
     def median(self) -> Interval:
-        """The median score and its interval over inputs; misclassified inputs count as 0."""
+        """The median score with its interval over inputs; misclassified inputs have score 0."""
         return median_interval(self.column("counted"))
 
     def median_of(self, method: str) -> Interval:
-        """The median score of one of the run's methods."""
+        """The median score by one of the run's methods, as `median`."""
         return median_interval(self.counted_of(method))
 
     def counted_of(self, method: str) -> Array:
@@ -140,16 +149,16 @@ class NormFindings:
 
     @property
     def attack_median(self) -> Interval:
-        """The median distortion of the best attack; misclassified inputs count as 0; NaN where none was run."""
+        """The median of `counted_upper` with its interval; NaN if no attack was run."""
         return median_interval(self.counted_upper)
 
     @property
     def certified_median(self) -> Interval:
-        """The median certified radius; misclassified inputs count as 0; NaN without certificates."""
+        """The median of `counted_certified` with its interval; NaN without certificates."""
         return median_interval(self.counted_certified)
 
     def over(self, ids: Sequence[int]) -> NormFindings:
-        """The results of some inputs, in this order; each must have a score."""
+        """The results of the inputs with these ids, in the order given; each must have a score."""
         places = {score.input: place for place, score in enumerate(self.per_input) if score is not None}
         keep = [places[i] for i in ids]
         return self._kept(keep)
@@ -174,17 +183,17 @@ class NormFindings:
 
     @property
     def above_attack(self) -> npt.NDArray[np.bool_]:
-        """Inputs whose score lies above the best attack."""
+        """Whether the score of each input lies above the best attack, (inputs,)."""
         return above_attack(self.column("value"), self.upper)
 
     @property
     def below_certificate(self) -> npt.NDArray[np.bool_]:
-        """Inputs whose score lies below the certified radius and is not capped at the radius."""
+        """Whether the score of each input is below the certified radius and not capped at the radius, (inputs,)."""
         capped = np.array([score is not None and score.capped for score in self.per_input], dtype=bool)
         return below_certificate(self.column("value"), self.certified, capped)
 
     def violation_rate_of(self, method: str) -> float:
-        """Share of attacked inputs whose score by this method lies above the attack; NaN without scores or attacks."""
+        """Share of scores by `method` above the best attack, where one succeeded; NaN where none did."""
         if method not in self.by_method:
             return math.nan
         values = [math.nan if score is None else score.value for score in self.by_method[method]]
@@ -196,7 +205,7 @@ class NormFindings:
         return share_certified(self.certified)
 
     def flags(self) -> dict[str, npt.NDArray[np.bool_]]:
-        """Names of the remarks that apply to an input, such as an unreliable fit."""
+        """For each remark on inputs, such as "capped", whether it applies to each input, (inputs,)."""
 
         def marked(test: Any) -> npt.NDArray[np.bool_]:
             return np.array([score is not None and bool(test(score)) for score in self.per_input], dtype=bool)
@@ -216,12 +225,19 @@ class NormFindings:
 class Findings:
     """Results of a run in all norms, its inputs and its settings.
 
-    ids         the inputs that have a score in at least one norm.
+    config      the settings of the run.
+    meta        all that the run stores about itself, such as versions and names of classes.
+    ids         the ids of the inputs that have a score in at least one norm, in ascending order.
+    labels      the label of each input; None if it is not known.
+    predicted   the class that the model predicts for each input.
+    norms       the results in each norm.
+    pictures    small pictures of the inputs by id, as far as the run stores them.
+    wordings    the texts about the methods of the run, by method.
     unfinished  the progress of an unfinished run, as text; None if it is finished.
     excluded    a text that says that misclassified inputs were left out; empty if they are included with score 0.
-    folder      the folder of the run, by which errors name it.
     adversarials    the nearest adversarial input by (input, norm): its distance, its class, its picture.
-    methods_remarks     the remarks below the table of a run with several methods.
+    methods_remarks     sentences on how reliable the scores of several methods are; empty for a single method.
+    folder      the folder of the run, for errors.
     """
 
     config: StudyConfig
@@ -250,12 +266,12 @@ class Findings:
 
     @property
     def wording(self) -> Wording:
-        """The texts about the method whose scores are shown first."""
+        """The texts about the main method: that of `per_input` in the first norm."""
         return self.wordings[self.norms[0].method]
 
     @property
     def radii(self) -> str:
-        """The radius, or the radii by norm where they differ."""
+        """The radius as text, or the radii by norm where they differ."""
         return radii_text({norm.name: norm.radius for norm in self.norms}) or "-"
 
     @property
@@ -266,7 +282,10 @@ class Findings:
 
 
 def findings(store: Store, *, maxima: bool = True) -> Findings:
-    """Read the results of a run; block maxima, which only plots of fits need, are read with `maxima` only."""
+    """Read the results of a run.
+
+    Without `maxima`, block maxima are not read, which is faster; only plots of fits and `compare` need them.
+    """
     config = StudyConfig.stored(store)
     meta = store.meta
     parts = [stored_scores(store, maxima=maxima, method=method) for method in config.methods]
@@ -299,13 +318,13 @@ def findings(store: Store, *, maxima: bool = True) -> Findings:
 def _methods_remarks(bracket: Bracket | None) -> tuple[str, ...]:
     if bracket is None or not bracket.others:
         return ()
-    from cleverscore.brackets.tables import methods_remarks  # with it comes torch
+    from cleverscore.brackets.tables import methods_remarks  # imports torch, which runs of one method need not
 
     return tuple(methods_remarks(bracket))
 
 
 def _excluded(config: StudyConfig, meta: Mapping[str, Any]) -> str:
-    """A text if the run itself left misclassified inputs out."""
+    """A text that says that the run left misclassified inputs out; empty if it did not."""
     return "misclassified inputs were left out of the run" if config.skip_misclassified or meta.get("selection") else ""
 
 
@@ -333,7 +352,7 @@ def _norm(rule: ScoreRule, scores: Scores, bracket: Bracket | None, places: Mapp
 
 
 def without_misclassified(found: Findings) -> Findings:
-    """The results without the inputs that the model misclassifies."""
+    """The results without the inputs that the model misclassifies. Raises an InputError if none is left."""
     keep = [i for i, (label, predicted) in enumerate(zip(found.labels, found.predicted, strict=True))
             if label is None or label == predicted]  # fmt: skip
     if not keep:
@@ -350,7 +369,10 @@ def without_misclassified(found: Findings) -> Findings:
 
 
 def _bounds(bracket: Bracket | None, per_input: Sequence[Score | None]) -> tuple[Array, Array, tuple[str | None, ...]]:
-    """The best attack's distortion, the certified radius and the attack's name for each score, if the run has them."""
+    """For each score: the best attack's distortion, the certified radius, and the attack's name.
+
+    The numbers are NaN and the name None where the run has none.
+    """
     found: dict[tuple[Any, ...], tuple[float, float, str | None]] = {}
     if bracket is not None:
         for part in (bracket, *bracket.others):

@@ -20,7 +20,7 @@ from cleverscore.scores.text_table import number
 
 
 class Result(Enum):
-    """The result of a check."""
+    """The result of a check; UNDECIDED if the inputs decide neither for PASS nor for FAIL."""
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -29,7 +29,7 @@ class Result(Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One check of a run, with its result and a sentence."""
+    """One check of a run: what is checked, the result, and the measured value with the threshold in words."""
 
     name: str
     result: Result
@@ -38,15 +38,17 @@ class Check:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The thresholds of a gate, per norm ("" is every norm).
+    """The thresholds of a gate. Dictionaries are by norm; "" holds for every norm.
+
+    In a dictionary of single numbers, the entry of a norm overrides that of "".
 
     min_median      the smallest allowed median score.
     min_score       the smallest allowed score of any input.
-    max_violations  the largest allowed share of attacked inputs with a score above the attack.
+    max_violations  the largest allowed share of scores above the best attack, among inputs where one succeeded.
     min_robust      pairs (share, epsilon): the smallest allowed robust accuracy at epsilon.
     min_accuracy    the smallest allowed accuracy; None for no such check.
-    max_drop        "mean" or "median", and its largest allowed relative drop from the baseline; None to check instead
-                    whether the baseline is more robust.
+    max_drop        "mean" or "median", and the largest allowed drop from the baseline as a share of it; None to check
+                    instead whether the baseline is more robust.
     """
 
     min_median: dict[str, float] = field(default_factory=dict)
@@ -61,7 +63,7 @@ class Thresholds:
 
 
 def parse_thresholds(values: Sequence[str], option: str) -> dict[str, float]:
-    """Parse thresholds of the command line: 0.3 for every norm, or inf=0.02 for one.
+    """Parse thresholds of the command line: 0.3 for every norm, or inf=0.02 for one. Errors name `option`.
 
     >>> parse_thresholds(["0.3", "inf=0.02"], "--min-score")
     {'': 0.3, 'inf': 0.02}
@@ -76,7 +78,7 @@ def parse_thresholds(values: Sequence[str], option: str) -> dict[str, float]:
 
 
 def parse_share(value: str, option: str) -> float:
-    """Parse a share of the command line: 10% or 0.1.
+    """Parse a share of the command line: 10% or 0.1. Errors name `option`.
 
     >>> parse_share("10%", "--max-drop"), parse_share("0.25", "--max-drop")
     (0.1, 0.25)
@@ -92,7 +94,7 @@ def parse_share(value: str, option: str) -> float:
 
 
 def parse_drop(value: str, option: str) -> tuple[str, float]:
-    """Parse the largest allowed drop of the mean or the median: mean:10% or median:10%.
+    """Parse the largest allowed drop of the mean or the median: mean:10% or median:10%. Errors name `option`.
 
     >>> parse_drop("median:10%", "--max-drop")
     ('median', 0.1)
@@ -105,6 +107,8 @@ def parse_drop(value: str, option: str) -> tuple[str, float]:
 
 def parse_robust(values: Sequence[str], option: str) -> dict[str, list[tuple[float, float]]]:
     """Parse shares with their epsilon: 0.8@0.03 or 80%@8/255 for every norm, inf=0.8@8/255 for one.
+
+    Errors name `option`. Returns the pairs (share, epsilon) by norm.
 
     >>> parse_robust(["0.8@0.5", "inf=80%@8/255"], "--min-robust-accuracy")
     {'': [(0.8, 0.5)], 'inf': [(0.8, 0.03137254901960784)]}
@@ -127,10 +131,14 @@ def parse_robust(values: Sequence[str], option: str) -> dict[str, list[tuple[flo
 def checks(
     found: Findings, thresholds: Thresholds, baseline: Findings | None = None, *, exclude_misclassified: bool = False
 ) -> list[Check]:
-    """All checks of a run, in the order of norms; misclassified inputs have score 0 unless they are excluded.
+    """All checks of a run: accuracy, then the thresholds norm by norm, then the comparison with the baseline.
 
-    A run with labels is always checked for an accuracy better than chance, because the scores of a constant or random
-    classifier mean nothing.
+    found                   the run.
+    baseline                another run, with which the run is compared; None for no comparison.
+    exclude_misclassified   leave misclassified inputs out; else they have score 0.
+
+    If the run has labels, a check fails for an accuracy no better than chance whatever the thresholds are, because the
+    scores of a constant or random classifier mean nothing. Raises an InputError if a check cannot be made.
     """
     for run, name in ((found, "the run"), (baseline, "the baseline")):
         if run is not None and run.unfinished is not None:
@@ -151,12 +159,16 @@ def checks(
 
 
 def _chance(found: Findings) -> list[Check]:
-    """A failed check if the accuracy is not significantly above guessing, and closer to guessing than to 1."""
+    """A failed check if the accuracy is no better than guessing, else no check; none without labels either.
+
+    It fails if the accuracy is closer to that of guessing than to 1, and not significantly (5%) above guessing.
+    """
     pairs = zip(found.labels, found.predicted, strict=True)
     right = [label == predicted for label, predicted in pairs if label is not None]
     if found.excluded or not right:
         return []
-    # Classes that the run has met; a constant classifier may never have met the others.
+    # The number of classes may be unknown; the largest number of a class in the run is then taken for the last class.
+    # Targets are included, because a constant classifier predicts one class only.
     targets = (score.target for norm in found.norms for row in norm.targets for score in row)
     met = max([1, *found.predicted, *(label for label in found.labels if label is not None), *targets])
     chance = 1.0 / max(1 + met, len(found.class_names or ()))
@@ -223,7 +235,7 @@ def _of_norm(norm: NormFindings, thresholds: Thresholds) -> list[Check]:
 
 
 def _reached(value: float, least: float, norm: NormFindings) -> Result:
-    """Whether a score reaches a threshold; undecided for a score that is capped at a radius below the threshold."""
+    """Whether `value` is at least `least`; undecided if it is capped at a radius below `least`."""
     if value < least and least > norm.radius and value >= norm.radius:
         return Result.UNDECIDED
     return _passed(value >= least)
@@ -236,9 +248,11 @@ def _beyond(least: float, norm: NormFindings) -> str:
 
 
 def _robust(norm: NormFindings, least: float, epsilon: float) -> Check:
-    """Check robust accuracy at an epsilon: certificates can pass it, attacks can fail it, scores decide in between.
+    """Check that the robust accuracy at epsilon is at least `least`, in this order:
 
-    If the share by scores is below the threshold and the share by attacks is not, the check is undecided.
+    PASS if the certified share is at least `least`; FAIL if the attacked share is below it; UNDECIDED if epsilon is
+    beyond the radius of capped scores; PASS if the estimated share is at least `least`. Else UNDECIDED, or FAIL for a
+    run without attacks.
     """
     curves = norm.robust_accuracy
     shares = curves.at(epsilon)
@@ -276,7 +290,11 @@ def _violations(norm: NormFindings, most: float) -> Check:
 
 
 def _baseline(pairing: Pairing, max_drop: tuple[str, float] | None) -> list[Check]:
-    """Checks against the baseline: the drop of means or medians, or whether the baseline is more robust."""
+    """The checks in one norm against the baseline, the first run of `pairing`.
+
+    With `max_drop`, they are about the drop of the scores and of the best attacks' distances; else there is one, that
+    the baseline is not more robust.
+    """
     if max_drop is not None:
         of, most = max_drop
         name = f"l{pairing.norm} {of} score ({pairing.method})"
@@ -313,7 +331,11 @@ def _not_less_robust(pairing: Pairing) -> Check:
 
 
 def drop_check(name: str, change: Change, most: float, same: bool) -> Check:
-    """Passes if the whole interval of the relative change is above -most, fails if it is below; else undecided."""
+    """The check that a drop is at most the share `most`.
+
+    It passes if the whole interval of the change is at least -most, fails if the whole interval is below -most, and is
+    else undecided. With `same`, for equal scores, it passes.
+    """
     name = f"{name}, drop against the baseline"
     limit = f"at most {most:.1%} lower allowed"
     if same:
@@ -338,7 +360,7 @@ def outcome(made: Sequence[Check], *, strict: bool = False) -> Result:
 
 
 def summary_line(made: Sequence[Check], run: str, *, strict: bool = False) -> str:
-    """One line for a pipeline's log."""
+    """One line for the log of a pipeline: the result, the run's name, and the checks that failed or are undecided."""
     result = outcome(made, strict=strict)
     if result is Result.PASS:
         return f"PASS {run}: {len(made)} of {len(made)} checks"

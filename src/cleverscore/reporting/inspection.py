@@ -1,4 +1,4 @@
-"""The text of `cleverscore inspect`: how a model was understood."""
+"""The text of `cleverscore inspect`: how a model and its data were understood."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from cleverscore.models.classifier import Classifier
 from cleverscore.scores.cost import duration, estimate
 
 NORM_LAYERS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
-# Gradients of an input in the preset quick: of a search by sharp (docs/agreement.md: a median of 2,400 over networks),
-# and of a quick attack (docs/attacks.md).
+# Gradients per input that the preset quick computes: in a search by sharp (docs/agreement.md: a median of 2,400 over
+# networks), and in an attack (docs/attacks.md).
 SEARCH_GRADIENTS, ATTACK_GRADIENTS = 2400, 400
 READ_AT_ONCE = 256
 MOSTLY_RIGHT = 0.75
-CHANNELS = (1, 3)  # of images whose usual normalisations are known
-# (mean, std) that networks for images are usually trained with: MNIST's, CIFAR-10's and ImageNet's own, and [-1, 1].
+CHANNELS = (1, 3)  # numbers of channels for which usual normalisations are known
+# (mean, std) that networks for images are usually trained with, by number of channels: those of MNIST, ImageNet and
+# CIFAR-10, and those that map [0, 1] to [-1, 1].
 USUAL_NORMALISATIONS: dict[int, tuple[tuple[str, str], ...]] = {
     1: (("0.1307", "0.3081"), ("0.5", "0.5")),
     3: (
@@ -39,17 +40,17 @@ USUAL_NORMALISATIONS: dict[int, tuple[tuple[str, str], ...]] = {
         ("0.5,0.5,0.5", "0.5,0.5,0.5"),
     ),
 }
-TRIED_INPUTS = 100  # forward passes per normalisation that is tried: enough for the test below, few for any network
-RIGHT_ENOUGH = 0.9  # accuracy from which on no normalisation is tried
+TRIED_INPUTS = 100  # normalisations are tried on so many inputs: enough for a sign test, and quick with any network
+RIGHT_ENOUGH = 0.9  # with this accuracy or a higher one, no normalisation is tried
 LEAST_GAIN_PVALUE = 0.01
-# Steps: their gradient is zero or there is none, so a score cannot see through them.
+# Operations with steps: their gradient is zero or does not exist, so a score says nothing about what they change.
 STEPS = frozenset(
     ("round", "floor", "ceil", "trunc", "sign", "sgn", "argmax", "argmin", "bucketize", "heaviside", "sort", "topk")
 )
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the names of the operations in a forward pass."""
+    """Counts the torch operations in a forward pass by name."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -61,7 +62,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def operations(classifier: Classifier, x: torch.Tensor) -> Counter[str]:
-    """How often each torch operation runs in a forward pass of inputs `x`."""
+    """How often each torch operation runs in a forward pass of inputs `x`, by name, such as "relu"."""
     with torch.no_grad(), _Watch() as watch:
         classifier.module(classifier.standardised(x))
     seen: Counter[str] = watch.seen
@@ -69,7 +70,11 @@ def operations(classifier: Classifier, x: torch.Tensor) -> Counter[str]:
 
 
 def describe(classifier: Classifier, data: Source | None, *, command: str | None = None) -> str:
-    """Lines "name: value" about a classifier, its accuracy and cost on data, and the `command` to run next."""
+    """A text with one property of a classifier per line: its name and its value.
+
+    With data, accuracy, cost and the `command` to run next are among them. Raises an InputError for data that the
+    classifier cannot take.
+    """
     layers = Counter(type(module).__name__ for module in classifier.module.modules() if not list(module.children()))
     parameters = sum(parameter.numel() for parameter in classifier.module.parameters())
     precision = str(classifier.dtype or "any precision").removeprefix("torch.")
@@ -122,14 +127,14 @@ def _names(classifier: Classifier, data: Source | None) -> str:
 
 
 def _gradients(classifier: Classifier, x: torch.Tensor) -> str:
-    """Which operations hide gradients."""
+    """The operations in a forward pass of `x` that hide gradients, as text."""
     seen = operations(classifier, x)
     steps = [f"{count} {name}" for name, count in seen.items() if name in STEPS or "quantize" in name]
     return f"steps in the way ({', '.join(steps)}): a score cannot see past them" if steps else "nothing in the way"
 
 
 def _certificates(classifier: Classifier, shape: tuple[int, ...]) -> str:
-    """Whether crown has bounds for every layer."""
+    """Whether crown has bounds for every layer, as text, with the reason if not."""
     try:
         check_method(classifier, "crown")
         trace(classifier, shape, torch.float32)
@@ -139,7 +144,7 @@ def _certificates(classifier: Classifier, shape: tuple[int, ...]) -> str:
 
 
 def _needed_options(classifier: Classifier, data: str) -> str:
-    """Options that the next command needs, judged by the values of the data."""
+    """The option --bounds for the next command, if the range of values in the line `data` suggests it; else empty."""
     low, high = (float(word) for word in data.split("values from ")[1].split(",")[0].split(" to "))
     if classifier.bounds is not None:
         return ""
@@ -149,7 +154,9 @@ def _needed_options(classifier: Classifier, data: str) -> str:
 
 
 def near_chance(right: int, count: int, classes: int) -> bool:
-    """Whether guessing gets `right` or more of `count` inputs right with probability above 1%; False if most are right.
+    """Whether an accuracy may be that of guessing among `classes` classes, given that `right` of `count` are right.
+
+    It may if guessing gets as many right with a probability above 1%, and if less than 75% are right.
 
     >>> near_chance(3, 20, 10), near_chance(12, 20, 10), near_chance(11, 20, 2), near_chance(2, 2, 2)
     (True, False, True, False)
@@ -158,12 +165,14 @@ def near_chance(right: int, count: int, classes: int) -> bool:
 
 
 def normalised_hint(classifier: Classifier, x: torch.Tensor | npt.NDArray[Any], low: float, high: float) -> str | None:
-    """A remark if images seem to be normalised already: distances are then in other units than pixels.
+    """A remark if inputs seem to be normalised images, so that distances are not in pixels; else None.
 
-    Pictures in [0, 1] or [0, 255] have no negative values, and those in [-1, 1] none above 1; normalised ones nearly
-    always have both. Nothing is said of features that are no images, nor of models with bounds or a normalisation.
+    Images in [0, 1] or [0, 255] have no negative values, and images in [-1, 1] have none above 1; normalised ones
+    nearly always have both. There is no remark if inputs do not have the shape of images, nor for a classifier with
+    bounds, `mean`, `std` or `transform`.
 
-    x           some of the inputs; low, high are the smallest and the largest value of all of them.
+    x           some of the inputs, (n, *input_shape).
+    low, high   the smallest and the largest value of all inputs.
     """
     if classifier.bounds is not None or _prepares(classifier) or not _image_shaped(tuple(x.shape[1:])):
         return None
@@ -177,11 +186,14 @@ def normalised_hint(classifier: Classifier, x: torch.Tensor | npt.NDArray[Any], 
 
 
 def missing_normalisation(classifier: Classifier, x: torch.Tensor | npt.NDArray[Any], labels: Labels) -> str | None:
-    """A remark if a usual normalisation of images in [0, 1] would make the model much more accurate; else None.
+    """A remark if a usual normalisation of images in [0, 1] would make the classifier much more accurate; else None.
 
-    It is given only if the normalisation at least halves the errors, and if a sign test over the inputs that it changes
-    from wrong to right or back rejects at 1% that both are equally likely. A network that was trained on [0, 1] hardly
-    ever gains so much from inputs of another scale; one that expects normalised inputs often gains nearly everything.
+    x, labels   inputs (n, *input_shape) and their labels (n,); normalisations are tried on at most 100 of them.
+
+    There is a remark only if the normalisation at least halves the errors, and if it corrects significantly more inputs
+    than it spoils (sign test, 1%). A network that was trained on [0, 1] hardly ever gains so much from another scale; a
+    network that expects normalised inputs often becomes right nearly everywhere. No normalisation is tried if at
+    least 90% of the inputs are classified correctly, nor for a classifier that has a `mean`, `std` or `transform`.
     """
     inputs = classifier.inputs(x)
     shape = tuple(inputs.shape[1:])
@@ -238,7 +250,7 @@ def _accuracy(classifier: Classifier, data: Source, classes: int) -> dict[str, s
         )
     right, below, above = 0, 0, 0
     low, high = math.inf, -math.inf
-    step = math.ceil(data.count / TRIED_INPUTS)  # spread over the data, which is often sorted by class
+    step = math.ceil(data.count / TRIED_INPUTS)  # tried inputs are spread over the data, which is often sorted by class
     tried: list[Images] = []
     for start in range(0, data.count, READ_AT_ONCE):
         rows = range(start, min(start + READ_AT_ONCE, data.count))
@@ -278,7 +290,7 @@ def _accuracy(classifier: Classifier, data: Source, classes: int) -> dict[str, s
 
 
 def _cost(classifier: Classifier, x: torch.Tensor, count: int | None) -> dict[str, str]:
-    """The time of the presets quick and paper, and of one block, from a short measurement."""
+    """Lines with the time of the presets quick and paper, and of one block, from a short measurement with `x`."""
     quick, paper = PRESETS["quick"], PRESETS["paper"]
     assert quick.inputs is not None  # the preset has a number
     one = estimate(classifier, x, targets="runner_up", blocks=paper.blocks, block_size=paper.block_size)

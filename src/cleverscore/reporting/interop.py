@@ -17,9 +17,9 @@ __all__ = ["CleverMetric", "log_to_mlflow", "log_to_wandb", "scalars"]
 
 
 def scalars(scores: Scores, *, prefix: str = "clever") -> dict[str, float]:
-    """Median, mean, smallest and count per norm, named as in clever/l2/median.
+    """The median, mean and smallest score of each norm and its number of inputs, by names such as clever/l2/median.
 
-    Misclassified inputs count as 0, inputs without a score are left out.
+    Misclassified inputs have score 0; inputs without a score are left out.
 
     >>> import torch
     >>> sorted(scalars(clever(Classifier(torch.nn.Linear(4, 3)), torch.rand(2, 4))))
@@ -52,7 +52,10 @@ def log_to_mlflow(scores: Scores, *, step: int | None = None, prefix: str = "cle
 
 
 def log_to_wandb(scores: Scores, *, step: int | None = None, prefix: str = "clever") -> dict[str, float]:
-    """Log the values of `scalars` and a histogram per norm to the active run of Weights & Biases; return the values."""
+    """Log the values of `scalars` and a histogram of scores per norm to the active run of Weights & Biases.
+
+    Returns the values of `scalars`.
+    """
     try:
         import wandb
     except ImportError as error:
@@ -71,8 +74,13 @@ def log_to_wandb(scores: Scores, *, step: int | None = None, prefix: str = "clev
 class CleverMetric:
     """CLEVER as a metric with the interface of torchmetrics: `update`, `compute`, `reset`; torchmetrics is not needed.
 
-    The random points of an input depend on its position among all inputs so far, and not on how they are batched.
-    Options are those of `clever`; a few blocks are enough to follow a training run.
+    The random points of an input depend on its position among all inputs since the last `reset`, and not on how the
+    inputs are divided into batches.
+
+    classifier  the classifier that is scored.
+    p           the norm.
+    prefix      how the names of the values begin.
+    Other options are those of `clever`; a few blocks are enough to follow a training run.
 
     >>> import torch
     >>> metric = CleverMetric(Classifier(torch.nn.Linear(4, 3)), p=2)
@@ -96,21 +104,21 @@ class CleverMetric:
         self.reset()
 
     def update(self, images: Any, labels: Sequence[int] | None = None) -> None:
-        """Score one more batch."""
+        """Score one more batch of images (n, *input_shape), with their labels if they are known."""
         ids = range(self._seen, self._seen + len(images))
         scores = clever(self.classifier, images, p=self.p, labels=labels, ids=ids, **self.options)
         self._seen += len(images)
         self._parts.append(scores)
 
     def compute(self) -> dict[str, float]:
-        """Median, mean and smallest score of all batches so far."""
+        """The values of `scalars` for all batches since the last `reset`."""
         if not self._parts:
             raise InputError("compute() before update(): there is no score yet")
         return scalars(self.scores, prefix=self.prefix)
 
     @property
     def scores(self) -> Scores:
-        """All scores so far."""
+        """The scores of all batches since the last `reset`."""
         return Scores.joined(self._parts)
 
     def reset(self) -> None:
@@ -119,6 +127,6 @@ class CleverMetric:
         self._seen = 0
 
     def __call__(self, images: Any, labels: Sequence[int] | None = None) -> dict[str, float]:
-        """Score one more batch, and return the values of this batch alone."""
+        """Score one more batch, as `update`, and return the values of `scalars` for this batch alone."""
         self.update(images, labels)
         return scalars(self._parts[-1], prefix=self.prefix)

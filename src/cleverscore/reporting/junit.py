@@ -12,7 +12,10 @@ from cleverscore.reporting.gate import Check, Result
 
 
 def write_junit(made: Sequence[Check], run: str, out: Path, *, strict: bool = False) -> None:
-    """Write one test case per check; an undecided check is a skipped test, with `strict` a failed one."""
+    """Write the checks of a run to the file `out`, one test case per check, with the run's name as its class.
+
+    An undecided check is a skipped test case, or with `strict` a failed one.
+    """
     failing = {Result.FAIL, Result.UNDECIDED} if strict else {Result.FAIL}
     failed = sum(check.result in failing for check in made)
     skipped = sum(check.result is Result.UNDECIDED for check in made) if not strict else 0
@@ -38,5 +41,5 @@ def write_junit(made: Sequence[Check], run: str, out: Path, *, strict: bool = Fa
 
 
 def _xml(text: str) -> str:
-    """Text without the characters that XML does not allow."""
+    """Text with the characters that XML does not allow replaced by U+FFFD."""
     return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)

@@ -1,4 +1,4 @@
-"""A model card: metadata for Hugging Face, then a section on what was measured and what it does not promise."""
+"""A model card: metadata for Hugging Face, then a section on what was measured and what that does not promise."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def model_card(found: Findings) -> str:
 
 
 def model_index(found: Findings) -> list[str]:
-    """The lines of the metadata: medians, accuracy and robust accuracy as results of the model on the data.
+    """The lines of the metadata: accuracy, median scores and median distances of attacks, as far as they are known.
 
     Names are written as JSON strings, which are valid YAML for any content.
     """
@@ -107,7 +107,7 @@ def _accuracy(found: Findings) -> str:
 
 
 def _robust_accuracy(found: Findings) -> list[str]:
-    """Robust accuracy at the median score and at half of it."""
+    """The lines of a table: in each norm, robust accuracy at half the median score and at the median score."""
     rows = []
     for norm in found.norms:
         middle = norm.median.value

@@ -15,8 +15,9 @@ from cleverscore.scores.text_table import number
 
 
 def input_text(found: Findings, input_id: int, epsilons: Mapping[str, Sequence[float]]) -> str:
-    """What is known of one input: a line per norm, and a line per epsilon that says whether its class may change.
+    """What is known of one input, as text: a line per norm, and per epsilon a line on whether its class may change.
 
+    input_id    the id of the input; an InputError is raised if the run has no score of it.
     epsilons    distances by norm, "" for all norms, as `parse_epsilons` gives them.
     """
     if input_id not in found.ids:
@@ -47,7 +48,7 @@ def _some(ids: Sequence[int]) -> str:
 
 
 def _distances(found: Findings, norm: NormFindings, place: int) -> list[str]:
-    """The certified radius, the scores of all methods and the attack, as far as the run has them."""
+    """The certified radius, the scores by all methods and the best attack's distance in words, as far as known."""
     words = []
     if not math.isnan(norm.certified[place]):
         words.append(f"certified {number(float(norm.certified[place]))}")
@@ -65,13 +66,16 @@ def _distances(found: Findings, norm: NormFindings, place: int) -> list[str]:
 
 
 def _reached(found: Findings, norm: NormFindings, place: int, words: str) -> str:
-    """The class of the nearest adversarial input, if the run stores its picture."""
+    """The `words` with the class of the nearest adversarial input for {}; empty if the run stores no such input."""
     adversarial = found.adversarials.get((found.ids[place], norm_name(norm.p)))
     return "" if adversarial is None else words.format(class_word(found.class_names, adversarial[1]))
 
 
 def _verdict(found: Findings, norm: NormFindings, place: int, epsilon: float, wrong: bool) -> str:
-    """Whether the class can change within epsilon: by proof, by attack, or else by the estimate."""
+    """Whether the class can change within epsilon, in words: a proof or an attack decides, else the score does.
+
+    `wrong` says that the input is misclassified.
+    """
     score = norm.per_input[place]
     assert score is not None  # the caller has seen it
     certified, upper = float(norm.certified[place]), float(norm.upper[place])
@@ -86,7 +90,7 @@ def _verdict(found: Findings, norm: NormFindings, place: int, epsilon: float, wr
 
 
 def _estimated(score: Score, epsilon: float) -> str:
-    """What the estimate says where neither proof nor attack decides."""
+    """What the score says about epsilon, in words, where neither proof nor attack decides."""
     estimate = f"{score.rule.title} estimates {score_words(score)}"
     if math.isnan(score.value):
         return f"unknown: {score.rule.title} has no score"
@@ -96,7 +100,7 @@ def _estimated(score: Score, epsilon: float) -> str:
 
 
 def _bounds_words(certified: float, upper: float) -> str:
-    """What proof and attack say where they do not decide."""
+    """Certified radius and attack distance in words, where they do not decide."""
     proof = "nothing is proved" if math.isnan(certified) else f"proved up to {number(certified)} only"
     if math.isnan(upper):
         return f"{proof}, and no attack was run"

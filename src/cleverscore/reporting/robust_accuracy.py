@@ -21,11 +21,11 @@ Array = npt.NDArray[np.float64]
 CERTIFIED, ESTIMATED, ATTACKED = KINDS = ("certified", "estimated", "attacked")
 ATTACKS, CERTIFICATES = "attacks", "certificates"
 LEVEL = 0.95
-CURVE_POINTS = 121  # epsilons of a drawn curve between 0 and its largest distance
+CURVE_POINTS = 121  # number of epsilons at which a curve is drawn
 
 
 class Rows(Protocol):
-    """Scores with certified radii and attacks: a `Bracket`, or the findings of a run."""
+    """Scores with certified radii and attacks: a `Bracket`, or the findings of one norm of a run."""
 
     @property
     def rows(self) -> Sequence[Score]:
@@ -34,18 +34,18 @@ class Rows(Protocol):
 
     @property
     def lower(self) -> Array:
-        """Certified radii, NaN without a certificate."""
+        """The certified radius for each score, NaN without a certificate."""
         ...
 
     @property
     def upper(self) -> Array:
-        """Distortions of the best attacks: infinite where all failed, NaN where none was run."""
+        """The best attack's distortion for each score: infinite where all attacks failed, NaN where none was run."""
         ...
 
 
 @dataclass(frozen=True)
 class Share:
-    """A share of inputs with its exact binomial interval at 95%; NaN if unknown."""
+    """A share of inputs with its exact binomial interval; NaN if unknown."""
 
     value: float
     low: float
@@ -53,7 +53,7 @@ class Share:
 
     @classmethod
     def of(cls, hits: int, count: int, level: float = LEVEL) -> Share:
-        """The share hits / count with its interval (Clopper & Pearson 1934).
+        """The share hits / count with its interval at the confidence level `level` (Clopper & Pearson 1934).
 
         >>> str(Share.of(9, 10))
         '90% (55-100)'
@@ -79,12 +79,13 @@ class Line:
     """One of the three lines of robust accuracy against epsilon.
 
     kind        "certified", "estimated" or "attacked".
-    source      where the distances come from: the method of the scores, the attacks, or the method whose crossings are
-                used.
-    distances   per input, up to which epsilon it counts as robust: NaN (none) if it is misclassified, 0 without a score
-                or certificate, infinite if all attacks failed.
-    limit       the epsilon beyond which nothing is known: the radius if some score or certificate is capped there, else
-                infinite.
+    source      where the distances come from: "certificates", "attacks", the method of the scores, or, without
+                attacks, a text that names the method whose search met crossings (points of another class).
+    distances   (inputs,), the largest epsilon up to which the class of each input is kept, by this line. NaN (no
+                epsilon) if the input is misclassified, 0 without a score or certificate, infinite if no attack or
+                search found another class.
+    limit       the epsilon beyond which nothing is known: the radius if a score, a certificate or a search of the line
+                ends there, else infinite.
     """
 
     kind: str
@@ -94,11 +95,11 @@ class Line:
 
     @property
     def label(self) -> str:
-        """The kind, and for the estimated line the method."""
+        """The kind, with the source if it is neither "attacks" nor "certificates"."""
         return self.kind if self.source in (ATTACKS, CERTIFICATES) else f"{self.kind} ({self.source})"
 
     def hits(self, epsilon: float) -> int:
-        """Which inputs keep their class up to `epsilon`; an attack at exactly this distance counts as a change."""
+        """The number of inputs that keep their class up to `epsilon`; an attack at exactly this distance changes it."""
         kept = self.distances > epsilon if self.kind == ATTACKED else self.distances >= epsilon
         return int(kept.sum())
 
@@ -111,10 +112,12 @@ class Line:
 class RobustAccuracy:
     """Robust accuracy of one model in one norm: certified <= estimated <= attacked, if scores agree with both bounds.
 
-    A misclassified input counts as 0 at every epsilon, so all lines begin at the accuracy. Without labels, the
-    predicted class counts as correct. A score or a certificate that is capped at the radius counts up to the radius,
-    and the line ends there.
+    A misclassified input is not robust at any epsilon, so all lines begin at the accuracy. Without labels, the
+    predicted class is taken for the correct one. If a score or a certificate is capped at the radius, its line ends at
+    the radius.
 
+    p, radius   the norm, and the radius of the scores.
+    inputs      number of inputs.
     accuracy    share of inputs that are classified correctly; NaN without labels.
     lines       the available lines, in the order certified, estimated, attacked.
     """
@@ -134,13 +137,13 @@ class RobustAccuracy:
         return {line.kind: line.at(epsilon) for line in self.lines}
 
     def epsilons(self, points: int = CURVE_POINTS) -> Array:
-        """A grid of epsilons for drawing: from 0 to a little beyond the largest known distance."""
+        """A grid of epsilons for drawing, (points,): from 0 to a little beyond the largest known distance."""
         known = np.concatenate([line.distances for line in self.lines] or [np.zeros(1)])
         known = known[np.isfinite(known)]
         return np.linspace(0.0, max(1.04 * float(known.max(initial=0.0)), 1e-12), points)
 
     def curve(self, line: Line, epsilons: Array) -> tuple[Array, Array, Array]:
-        """The shares of a line on a grid of epsilons, with their intervals; NaN beyond the limit."""
+        """The shares of a line on a grid of epsilons, and both ends of their intervals; NaN beyond the limit."""
         shares = [line.at(float(epsilon)) for epsilon in epsilons]
         return tuple(np.array([getattr(share, name) for share in shares]) for name in ("value", "low", "high"))  # type: ignore[return-value]
 
@@ -173,9 +176,12 @@ def _known(value: float) -> float | None:
 def robust_accuracy(found: Rows | Scores, *, p: float | None = None, method: str | None = None) -> RobustAccuracy:
     """Robust accuracy against epsilon in one norm: by certificates, by scores and by attacks, as far as available.
 
-    found   a bracket, scores (which give one line), or the findings of one norm of a run.
+    found   a bracket, scores, or the findings of one norm of a run. Scores give the estimated line; those of a search,
+            such as sharp, also give the attacked line, from the points of another class that the search met.
     p       the norm; needed if `found` has several.
     method  the method of the estimated line; default: see `main_method`.
+
+    Raises an InputError if there is no score in this norm or by this method.
 
     >>> import torch, cleverscore as cs
     >>> classifier = cs.Classifier(torch.nn.Linear(4, 3), bounds=(-9.0, 9.0))
@@ -205,7 +211,7 @@ def robust_accuracy(found: Rows | Scores, *, p: float | None = None, method: str
 
 
 def main_method(scores: Sequence[Score]) -> str:
-    """The first method that searches, since its scores are nearer to the true distances; else the first method."""
+    """The first method that searches (such as sharp), since its scores are nearer to true distances; else the first."""
     searched = (score.method for score in scores if score.profile is not None)
     return next(searched, scores[0].method)
 
@@ -223,7 +229,10 @@ def _columns(found: Rows | Scores) -> tuple[list[Score], Array, Array]:
 def _lines(
     p: float, method: str, rows: Sequence[Sequence[Score]], lower: Sequence[Array], upper: Sequence[Array]
 ) -> RobustAccuracy:
-    """The lines from rows; of several rows (targets) of one input, the smallest distance counts."""
+    """Robust accuracy from the rows of each input, with certified radii `lower` and attacks' distortions `upper`.
+
+    An input has a row per target; the smallest distance over its rows is used.
+    """
     radius = rows[0][0].radius
     right = np.array([of[0].correct is not False for of in rows])
     labelled = [of[0].correct for of in rows if of[0].correct is not None]
@@ -252,13 +261,13 @@ def _lines(
         met = np.array([min(score.upper for score in of) for of in rows])
         if not np.isnan(met).all():
             distances = counted(met.tolist(), math.inf)
-            # The search looks for crossings within the ball only.
+            # The search is within the ball only, so beyond its radius nothing is known.
             lines.append(Line(ATTACKED, f"crossings that {method} met", distances, limit(distances)))
     return RobustAccuracy(p, radius, len(rows), accuracy, tuple(lines))
 
 
 def parse_epsilons(values: Sequence[str]) -> dict[str, list[float]]:
-    """Parse epsilons of the command line: 0.03 or 8/255 for every norm, inf=8/255 for one.
+    """Parse epsilons of the command line: 0.03 or 8/255 for every norm (""), inf=8/255 for one.
 
     >>> parse_epsilons(["0.5", "inf=8/255"])
     {'': [0.5], 'inf': [0.03137254901960784]}
@@ -280,7 +289,11 @@ def check_norms(names: Iterable[str], known: Collection[str]) -> None:
 
 
 def robust_accuracy_table(curves: Sequence[RobustAccuracy], epsilons: dict[str, list[float]]) -> str:
-    """A table of robust accuracy, one line per norm and epsilon; headers name the methods and attacks used."""
+    """A table of robust accuracy as text, one line per norm and epsilon; headers name the methods used.
+
+    curves      robust accuracy in each norm.
+    epsilons    by norm, "" for all norms, as `parse_epsilons` gives them.
+    """
     check_norms(epsilons, {norm_name(curve.p) for curve in curves})
     kinds = [kind for kind in KINDS if any(curve.line(kind) is not None for curve in curves)]
     labels = {

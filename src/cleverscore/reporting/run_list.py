@@ -14,14 +14,17 @@ from cleverscore.reporting.run_summary import run_summary
 from cleverscore.runs.store import FILE_NAME, Store
 from cleverscore.scores.text_table import number, table
 
-DEEPEST = 4  # folders below the one that is listed
+DEEPEST = 4  # levels of folders below the given one in which runs are searched for
 
 
 @dataclass(frozen=True)
 class ListedRun:
     """A run with its summary, or with the reason why it cannot be read.
 
-    changed     when its file was last written, in seconds since 1970.
+    folder      the folder of the run.
+    changed     when something was last written to it, in seconds since 1970.
+    summary     the dictionary of `run_summary`; empty if the run cannot be read.
+    problem     why the run cannot be read; empty if it can.
     """
 
     folder: Path
@@ -30,7 +33,7 @@ class ListedRun:
     problem: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary for JSON, without curves of robust accuracy, which `show --json` has."""
+        """A dictionary for JSON, without the curves of robust accuracy, which `cleverscore show RUN --json` prints."""
         norms = [
             {name: value for name, value in norm.items() if name != "robust_accuracy"}
             for norm in self.summary.get("norms", ())
@@ -56,7 +59,10 @@ def listed(folder: Path) -> list[ListedRun]:
 
 
 def _changed(path: Path) -> float:
-    """When something was last written to a run; a reader leaves an empty log behind, which does not count."""
+    """When something was last written to a run's file or to its write-ahead log, in seconds since 1970.
+
+    Programs that only read a run leave an empty log; its time is not used.
+    """
     changed = path.stat().st_mtime
     try:
         log = path.with_name(path.name + "-wal").stat()
@@ -66,7 +72,7 @@ def _changed(path: Path) -> float:
 
 
 def runs_table(runs: list[ListedRun], now: float | None = None) -> str:
-    """A table with one line per run and norm."""
+    """A table as text, one line per run and norm; ages are relative to `now`, in seconds since 1970."""
     now = time.time() if now is None else now
     rows, below = [], []
     for run in runs:

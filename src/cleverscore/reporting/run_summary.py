@@ -13,9 +13,11 @@ from cleverscore.tails.paired_tests import Interval
 
 
 def run_summary(found: Findings, epsilons: Mapping[str, Sequence[float]] | None = None) -> dict[str, Any]:
-    """The results of a run as numbers; `epsilons` by norm ("" for every norm) adds robust accuracy at these epsilons.
+    """The results of a run as a dictionary for JSON, with one entry per norm under "norms"; unknown numbers are None.
 
-    Unknown numbers are None. Misclassified inputs count as 0 unless the run excluded them.
+    epsilons    by norm, "" for every norm: distances at which robust accuracy is given in addition, under "at".
+
+    Misclassified inputs have score 0, unless the run left them out.
     """
     config = found.config
     labelled = [label for label in found.labels if label is not None]

@@ -31,7 +31,7 @@ def parse_compare_fail(value: str) -> tuple[str, float]:
 
 
 def baseline_path(folder: Path, test: str) -> Path:
-    """The baseline file of a test.
+    """The baseline file of a test, by its pytest id.
 
     >>> str(baseline_path(Path("kept"), "tests/test_model.py::test_digits[a b]"))
     'kept/tests-test_model.py--test_digits-a-b.json'
@@ -40,7 +40,7 @@ def baseline_path(folder: Path, test: str) -> Path:
 
 
 def save_baseline(path: Path, scores: Scores, settings: Mapping[str, Any]) -> None:
-    """Store the scores (0 for misclassified inputs) with their settings."""
+    """Store the scores (0 for misclassified inputs) with the settings of the test in a file."""
     content = {
         "format": FORMAT,
         "settings": {name: str(value) for name, value in sorted(settings.items())},
@@ -52,7 +52,15 @@ def save_baseline(path: Path, scores: Scores, settings: Mapping[str, Any]) -> No
 
 
 def compare_baseline(path: Path, scores: Scores, settings: Mapping[str, Any], of: str, most: float) -> Check:
-    """Check that the mean or median score dropped by at most this share of the baseline; inputs are paired."""
+    """Check that the mean or median score dropped by at most a share of the baseline's; inputs are paired.
+
+    path        the baseline file.
+    settings    the settings of the test, which must be those of the baseline.
+    of          "mean" or "median".
+    most        the largest allowed drop, as a share of the baseline's value.
+
+    Raises an InputError if there is no baseline, or one of other settings, inputs or norm.
+    """
     try:
         kept = json.loads(path.read_text())
         before = np.array(kept["scores"], dtype=np.float64)
