@@ -1,4 +1,5 @@
-"""attack(): adversarial inputs and their distortions, which are upper bounds on the minimum distortion.
+"""attack(): adversarial inputs and their distortions (distances from the inputs), which are upper bounds on the minimum
+distortion.
 
 The user's classifier checks the class of every adversarial input again, and distortions are computed from the
 adversarial inputs in double precision.
@@ -32,9 +33,9 @@ from cleverscore.validation import is_whole
 
 Array = npt.NDArray[np.float64]
 
-# The norms that each attack can make small, its own first.
+# The norms that each attack can minimise, its default norm first.
 ATTACKS: dict[str, tuple[float, ...]] = {
-    "descent": (2.0, math.inf, 1.0),  # this package's own, and any other p >= 1
+    "descent": (2.0, math.inf, 1.0),  # this package's own attack, which takes any other p >= 1, too
     "cw": (2.0,),  # Carlini & Wagner 2017
     "ifgsm": (math.inf,),  # Kurakin et al. 2017, best of eight epsilons
     "ead": (1.0,),  # Chen et al. 2018
@@ -45,16 +46,16 @@ FOOLBOX = frozenset(ATTACKS) - {"descent"}
 
 
 class AttackFunction(Protocol):
-    """Your own attack: a function from a criterion to candidates (n, *shape), which are checked like those of other
-    attacks.
+    """Your own attack: a function that returns one candidate per input, (n, *shape), which is checked like those of
+    other attacks.
 
     criterion   the inputs, their classes and their box; most attacks need `criterion.margins_and_gradients(points)`.
-    p           the norm in which the distance should be small.
-    seed        torch's own generator is seeded with it before the call.
+    p           the norm in which candidates should be near their inputs.
+    seed        a seed for random numbers; torch's own generator has been seeded with it before the call.
     """
 
     def __call__(self, criterion: Criterion, *, p: float, seed: int) -> torch.Tensor:
-        """One candidate per input; the input itself where the attack found none."""
+        """One candidate per input, (n, *shape); the input itself where the attack found none."""
         ...
 
 
@@ -63,11 +64,13 @@ class Attacked:
     """Results of one attack for n inputs.
 
     attack          the name of the attack.
-    p               the norm that the attack minimised.
+    p               the norm that the attack, or the refinement of its results, minimised.
     adversarial     (n, *shape), adversarial inputs; the input itself where the attack failed.
-    success         (n,), whether the class changed, by a forward pass of the user's classifier.
+    success         (n,), whether the class changed (to the target, if there was one), by a forward pass of the user's
+                    classifier.
     found           (n,), the class of the adversarial input.
     l1, l2, linf    (n,), distortions in three norms, infinite where the attack failed.
+    seconds         the time that the attack took.
     """
 
     attack: str
@@ -88,8 +91,8 @@ class Attacked:
 class Job:
     """The common arguments of attacks: the inputs, the norm, and how the work is divided into chunks and threads.
 
-    criteria    one criterion, or two if inputs have a box but may leave it: then attacks run inside the box first, and
-                the results also count for the whole space.
+    criteria    one criterion; or two if inputs have a box but may leave it, one with and one without the box. Then an
+                attack runs with each, and the nearer result is kept.
     """
 
     criteria: tuple[Criterion, ...]
@@ -115,7 +118,7 @@ def make_job(
     chunk_size: int | None,
     workers: int | None,
 ) -> Job:
-    """Check model, inputs and settings, and make the job."""
+    """Check model, inputs and settings, and make the job; the arguments are those of `attack`."""
     if not is_whole(seed) or not 0 <= seed <= LARGEST_SEED:
         raise SettingError(f"seed={seed}: give a whole number from 0 to 2**64 - 1")
     bounds = classifier.bounds
@@ -150,10 +153,12 @@ def attack(
     p           the norm to minimise; default: the attack's own norm. An attack that does not support this norm
                 minimises its own.
     targets     None (any other class), "runner_up", "least_likely", "random", or one class per input.
-    preset      "paper", "quick" (a few seconds), "default" or "long" (these two refine results in norm p).
-    region      "box" (inside the classifier's bounds, the default where it has them) or "ball" (anywhere). In the ball
-                the attack runs in the box as well, and the nearer result counts.
-    iterations, learning_rate   replace those of the preset; the paper uses 2000 iterations for CW on MNIST.
+    preset      "paper", "quick" (a few seconds), "default" or "long"; the last two also refine results: they move them
+                nearer to the inputs in norm p.
+    region      "box" (inside the classifier's bounds, the default where it has them) or "ball" (anywhere). With "ball"
+                and bounds, the attack runs inside the bounds as well, and the nearer result is kept.
+    iterations, learning_rate   replace those of the preset (`learning_rate` is for "cw" and "ead"); the paper uses 2000
+                iterations for CW on MNIST.
     chunk_size  inputs per batch; CW and EAD stop early when a whole batch makes no progress, as in their authors' code.
     workers     number of threads, for "descent" only; default: one per core.
 
@@ -178,7 +183,10 @@ def attack_name(attack: str | AttackFunction) -> str:
 def checked_effort(
     name: str | AttackFunction, preset: str, iterations: int | None = None, learning_rate: float | None = None
 ) -> Effort:
-    """The effort of an attack and preset; an error if either is unknown, or if foolbox is needed and missing."""
+    """The effort of an attack with a preset, with `iterations` and `learning_rate` in place of the preset's if given.
+
+    Raises an error if attack or preset is unknown, if a number is not allowed, or if foolbox is needed and missing.
+    """
     if not callable(name) and name not in ATTACKS:
         raise SettingError(f"attack={name!r}: choose one of {', '.join(ATTACKS)}, or give a function")
     if preset not in PRESETS:
@@ -202,11 +210,11 @@ def checked_effort(
 
 
 def run_attack(job: Job, name: str | AttackFunction, effort: Effort) -> Attacked:
-    """Attack the inputs of a job, and check the results with the user's own classifier."""
+    """Attack the inputs of a job (once per criterion), and check the results with the user's own classifier."""
     began = time.perf_counter()
     own = job.p if not isinstance(name, str) or name == "descent" or job.p in ATTACKS[name] else ATTACKS[name][0]
     criterion = job.criterion
-    # The attack may work on a faster network of the same function.
+    # The attack itself may use a faster network that computes the same function.
     faster = tuned(criterion.classifier, criterion.x[:CHECKED_INPUTS])
     found: torch.Tensor | None = None
     for each in job.criteria:
@@ -239,7 +247,10 @@ def run_attack(job: Job, name: str | AttackFunction, effort: Effort) -> Attacked
 
 
 def _descended(job: Job, criterion: Criterion, effort: Effort, *, known: torch.Tensor | None) -> torch.Tensor:
-    """Candidates (m, n, *shape) of the attack "descent", which runs on several threads."""
+    """Candidates (m, n, *shape) of the attack "descent", the m nearest found, which runs on several threads.
+
+    known   (n, *shape): adversarial inputs that are already known; the input itself where there is none.
+    """
     if effort.first is not None:
         known = _descended(job, criterion, effort.first, known=known)[0]
     rows = max(1 + effort.searches, effort.starts)
@@ -265,7 +276,11 @@ def _descended(job: Job, criterion: Criterion, effort: Effort, *, known: torch.T
 
 
 def _candidates(job: Job, criterion: Criterion, name: str | AttackFunction, own: float, effort: Effort) -> torch.Tensor:
-    """Candidates (m, n, *shape) of an attack for one chunk of inputs, refined if the effort asks for it."""
+    """Candidates (m, n, *shape) of an attack for one chunk of n inputs: the points it found, and also these points
+    refined in the job's norm if the effort asks for refinement (then m is 2, else 1).
+
+    own     the norm in which an attack given by name runs; a function gets the job's norm.
+    """
     if isinstance(name, str):
         points = run(criterion, name, p=own, effort=effort, seed=job.seed)
     else:
@@ -280,7 +295,7 @@ def _candidates(job: Job, criterion: Criterion, name: str | AttackFunction, own:
 
 
 def _own_candidates(function: AttackFunction, criterion: Criterion, *, p: float, seed: int) -> torch.Tensor:
-    """Candidates of a user's attack, clipped to the box."""
+    """Candidates (n, *shape) of a user's attack, clipped to the box."""
     x = criterion.x
     devices = [x.device] if x.device.type == "cuda" else []
     with torch.random.fork_rng(devices):

@@ -19,7 +19,8 @@ from cleverscore.norms import parse_norm
 
 Array = npt.NDArray[np.float64]
 
-# What is tightest for its time, in every norm; what others add to it is measured by benchmarks/attacks.py.
+# The attack that gives the smallest distances for its time, in every norm (benchmarks/attacks.py compares it with
+# others).
 BEST: tuple[str, ...] = ("descent",)
 
 
@@ -28,9 +29,9 @@ class BestAttack:
     """The smallest distortion that any of several attacks found, input by input.
 
     p               the norm in which the attacks are compared.
-    attacks         the results of each attack.
+    attacks         the results of each attack for all n inputs.
     distortion      (n,), the smallest in norm p, infinite where all failed.
-    names           the attack with the smallest distortion, "" where all failed.
+    names           for each input, the attack with the smallest distortion, "" where all failed.
     adversarial     (n, *shape), the adversarial input of that attack; the input itself where all failed.
     found           (n,), the class of the adversarial input.
     """
@@ -47,7 +48,7 @@ class BestAttack:
 
     @property
     def success(self) -> npt.NDArray[np.bool_]:
-        """Whether any attack succeeded."""
+        """(n,), whether any attack succeeded."""
         return np.isfinite(self.distortion)
 
     @property
@@ -69,12 +70,14 @@ def best_attack(
     chunk_size: int | None = None,
     workers: int | None = None,
 ) -> BestAttack:
-    """Run several attacks and keep the smallest distortion in norm p, any p >= 1; other arguments are those of
-    `attack`.
+    """Run several attacks and keep, for each input, the result with the smallest distortion in norm p.
 
-    names       names of attacks or your own functions; "best" is the attack with the smallest distances for its time,
-                "descent".
+    names       one attack or several, by name or as your own functions; "best" is the attack with the smallest
+                distances for its time, "descent".
+    p           any norm p >= 1.
     preset      "quick", "default", "long" or "paper".
+
+    Other arguments are those of `attack`.
 
     >>> classifier = Classifier(torch.nn.Linear(4, 3), bounds=(-4.0, 4.0))
     >>> best = best_attack(classifier, torch.rand(2, 4), p=1.5, preset="quick")

@@ -1,4 +1,4 @@
-"""Criterion: when an attack succeeds. It has the inputs, the class to leave or to reach, and the box to stay in."""
+"""Criterion: when an attack succeeds. It has the inputs, the classes to leave or to reach, and the box to stay in."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from cleverscore.models.classifier import Classifier
 from cleverscore.models.input_box import Box
 from cleverscore.models.margin_gradients import CUT_OFF
 
-# A margin this many rounding errors below zero stays below zero when the input is looked at in another batch.
+# A margin that is below zero by so many rounding errors stays below zero when the point is evaluated in another batch.
 ROUNDINGS = 8.0
-ANY = -1  # as a rival: the class that is nearest in the logits, whichever it is
+ANY = -1  # in place of a rival class: the other class with the largest logit at the point
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """Inputs `x` (n, *shape) to be moved out of their predicted class, or into a target class where `targeted`.
+    """Inputs `x` (n, *shape) to be moved out of their predicted class, or into a target class if `targeted`.
 
-    classes     (n,): the predicted class, or the target.
+    classes     (n,): the predicted class, or if targeted the target class, of each input.
     low, high   (n, 1, ...): the box of each input; infinite without a box.
     """
 
@@ -49,36 +49,42 @@ class Criterion:
         return bool(torch.isfinite(self.low).all() and torch.isfinite(self.high).all())
 
     def rows(self, places: slice | torch.Tensor) -> Criterion:
-        """The same criterion for some of the inputs."""
+        """The same criterion for the inputs at these places, in this order; a place may occur several times."""
         return replace(
             self, x=self.x[places], classes=self.classes[places], low=self.low[places], high=self.high[places]
         )
 
     def inside(self, points: torch.Tensor) -> torch.Tensor:
-        """Points clipped to the box."""
+        """Points (n, *shape) clipped to the box of their inputs."""
         return points.maximum(self.low).minimum(self.high)
 
     def margins(self, points: torch.Tensor) -> torch.Tensor:
-        """Margins (n,): f_c - max f_j, or if targeted max f_j - f_target; below zero at adversarial points."""
+        """Margins (n,) at points (n, *shape): f_c - max f_j over classes j other than the predicted class c, or if
+        targeted, max f_j - f_t over classes j other than the target t.
+
+        A rounding error is added (`_slack`), so that points with a margin below zero are adversarial.
+        """
         logits = self.classifier.logits(points)
         own = logits.gather(1, self.classes[:, None])[:, 0]
         others = logits.scatter(1, self.classes[:, None], -torch.inf).amax(1)
         return (others - own if self.targeted else own - others) + _slack(logits)
 
     def margins_and_gradients(self, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Margins (n,) and their gradients (n, *shape)."""
+        """The `margins` (n,) at points (n, *shape), and their gradients (n, *shape)."""
         return self.smooth_margins_and_gradients(points, sharpness=math.inf)
 
     def smooth_margins_and_gradients(
         self, points: torch.Tensor, rivals: torch.Tensor | None = None, *, sharpness: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Margins (n,), and smoothed gradients (n, *shape), to which all classes with almost the largest logit
-        contribute.
+        """Margins (n,) at points (n, *shape), and smoothed gradients (n, *shape), to which all classes with almost the
+        largest logit contribute.
 
         With T = margin / sharpness, the maximum over f_j is differentiated as T log sum exp(f_j / T). Near the decision
         boundary T goes to zero, so the gradient converges to that of the margin itself.
 
-        rivals      (n,): one class j each, for the margin f_c - f_j; `ANY` for the maximum. Not for targeted criteria.
+        rivals      (n,): for each point a class j, for the margin f_c - f_j, or `ANY`, for the maximum over all j;
+                    default: `ANY`. Not for targeted criteria.
+        sharpness   the larger, the fewer classes contribute; infinite for the gradient of the margin itself.
         """
         points = points.detach().requires_grad_(True)
         with torch.enable_grad():
@@ -107,7 +113,10 @@ class Criterion:
 
     @torch.no_grad()
     def reached(self, points: torch.Tensor, *, chunk_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Whether each point meets the criterion, and its class; points with NaN or infinite logits do not meet it."""
+        """Whether each of the points (n, *shape) meets the criterion, and its class: (n,), (n,).
+
+        Points that are not finite, or whose logits are not, do not meet it.
+        """
         logits = torch.cat([self.classifier.logits(part) for part in torch.split(points, chunk_size)])
         finite = torch.isfinite(logits).all(1) & torch.isfinite(points).flatten(1).all(1)
         found = logits.argmax(1)
@@ -115,9 +124,9 @@ class Criterion:
 
 
 def _slack(logits: torch.Tensor) -> torch.Tensor:
-    """The rounding error of margins: a margin smaller than this may change its sign from batch to batch.
+    """The rounding error (n,) of margins, from logits (n, K): a smaller margin may change its sign from batch to batch.
 
-    It is never zero, so that a tie, where the class stays the same, has a positive margin.
+    It is never zero, so that the margin at a tie of two logits, where the class may be the same as before, is positive.
     """
     kind = torch.finfo(logits.dtype)
     return ROUNDINGS * kind.eps * logits.detach().abs().amax(1) + kind.tiny

@@ -1,11 +1,12 @@
 """The attack "descent" of this package: many short descents to the boundary, from the input and other starts.
 
-The first descents start at the input, towards any class and towards each of the classes that are nearest by margin /
-gradient norm. In l1, descents from moves of one to four coordinates follow (`corners`). Then come rounds of groups of
-descents, from many distances and from around the nearest points found so far (`descent_starts`), until enough groups
-have found the nearest point. Finally the nearest points are refined. All inputs use the same random numbers, so the
-result of an input does not depend on the other inputs. The exception is an input for which no descent succeeds: then
-other inputs serve as starts.
+The first descents start at the input, towards whichever class is nearest and towards each of a few classes that are
+nearest by margin / ||gradient|| at the input. In l1, descents from moves of one to four coordinates follow (`corners`).
+Then come rounds of groups of descents, from many distances and from around the nearest points found so far
+(`descent_starts`), until enough groups have found the nearest point. Finally the nearest points are refined.
+
+All inputs use the same random numbers, so the result of an input does not depend on the other inputs. The exception is
+an input for which no descent succeeds: then other inputs serve as starts.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from cleverscore.estimators.ascent.descent_starts import (
 from cleverscore.models.margin_gradients import dual_norms
 from cleverscore.norms import dual_exponent
 
-MOST_RIVALS = 32  # likeliest classes whose distance is estimated at the input
+MOST_RIVALS = 32  # the distances of so many other classes, the likeliest ones, are estimated at the input
 TINY = 1e-30
 
 
@@ -50,8 +51,10 @@ def descent(
     chunk_size: int,
     known: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The nearest adversarial inputs found (NEAREST, n, *shape), nearest first; the input itself where there is none.
+    """For each of n inputs, the nearest adversarial inputs found: (NEAREST, n, *shape), nearest first; the input itself
+    where there is none.
 
+    p           the norm of the distances.
     others      (m, *shape): inputs that serve as starts where no other start succeeds.
     chunk_size  points per forward pass.
     known       (n, *shape): adversarial inputs that are already known; the input itself where there is none.
@@ -67,7 +70,7 @@ def descent(
         found[failed] = far_starts(criterion.rows(failed), others, p=p, seed=seed)
         search.keep(found[None])
         failed = (~torch.isfinite(search.sizes[0])).nonzero()[:, 0]
-        if len(failed) and p != 2.0:  # what no descent in this norm reaches, one in l2 may reach
+        if len(failed) and p != 2.0:  # where no descent in this norm reaches another class, one in l2 may
             found[failed] = descent(
                 criterion.rows(failed), p=2.0, effort=effort, seed=seed, others=others, chunk_size=chunk_size
             )[0]
@@ -85,9 +88,10 @@ def descent(
 
 
 def _rivals(criterion: Criterion, count: int, p: float) -> torch.Tensor:
-    """Classes to descend towards, (m, n): first any class, then the nearest ones by margin / ||gradient|| at the input.
+    """Classes to descend towards, (m, n): first `ANY`, then the `count` nearest by margin / ||gradient|| at the input.
 
-    A class with a small logit can be near if the margin to it is steep. A targeted criterion has its own class.
+    Classes are not chosen by their logits alone, because a class with a small logit is near if the margin towards it is
+    steep. For a targeted criterion there is `ANY` alone, which it ignores: its target is fixed.
     """
     any_class = torch.full((1, len(criterion)), ANY, device=criterion.x.device)
     if criterion.targeted:
@@ -104,10 +108,12 @@ def _rivals(criterion: Criterion, count: int, p: float) -> torch.Tensor:
 
 
 class _Search:
-    """The nearest points found so far for each of n inputs: sizes (NEAREST, n), nearest first, and points.
+    """The search around n inputs, with the nearest adversarial points that it found so far.
 
-    open    the positions of inputs whose search goes on, (k,).
-    met     the smallest distance that each far group found, (m, n).
+    points  (NEAREST, n, *shape): these points, nearest first; the input itself where there are fewer.
+    sizes   (NEAREST, n): their distances from the inputs, infinite where there are fewer.
+    open    (k,): the positions of inputs whose search goes on.
+    met     (m, n): the smallest distance that each of the m far groups so far found, infinite where it found none.
     """
 
     def __init__(self, criterion: Criterion, p: float, chunk_size: int) -> None:
@@ -119,7 +125,11 @@ class _Search:
         self.met = self.sizes[:0]
 
     def keep(self, points: torch.Tensor, sizes: torch.Tensor | None = None) -> None:
-        """Add points (m, k, *shape) of open inputs to the nearest ones; points equal to the input are ignored."""
+        """Add adversarial points (m, k, *shape) of the k open inputs, and keep the nearest.
+
+        sizes   (m, k): the distances of these points, infinite for points to ignore; default: computed here, and points
+                equal to the input are ignored.
+        """
         if sizes is None:
             sizes = torch.linalg.vector_norm((points - self.criterion.x[self.open]).flatten(2), self.p, dim=2)
             sizes = torch.where(sizes > 0.0, sizes, math.inf)
@@ -130,7 +140,10 @@ class _Search:
         self.points[:, self.open] = points[order, torch.arange(points.shape[1], device=points.device)]
 
     def corners(self, effort: Effort) -> None:
-        """For p = 1, descend from the moves of one to four coordinates with the smallest margins."""
+        """For p = 1, descend from the moves of one to four coordinates with the smallest margins.
+
+        Only inputs for which an adversarial point is known take part, since moves are about as long as its distance.
+        """
         known = self.open[torch.isfinite(self.sizes[0, self.open])]
         everyone, self.open = self.open, known
         rows = self.criterion.rows(known)
@@ -150,20 +163,24 @@ class _Search:
         self.open = everyone
 
     def _margins(self, i: int, points: torch.Tensor) -> torch.Tensor:
-        """Margins of points (m, *shape) of one input."""
+        """Margins (m,) of input `i` at points (m, *shape)."""
         return torch.cat([rows.margins(part) for rows, part in self._parts(i, points)])
 
     def _gradients(self, i: int, points: torch.Tensor) -> torch.Tensor:
-        """Gradients (m, d) of the margins of points (m, *shape) of one input."""
+        """Gradients (m, d) of the margins of input `i` at points (m, *shape)."""
         return torch.cat([rows.margins_and_gradients(part)[1].flatten(1) for rows, part in self._parts(i, points)])
 
     def _parts(self, i: int, points: torch.Tensor) -> list[tuple[Criterion, torch.Tensor]]:
-        """Chunks of points (m, *shape) of one input, each with its criterion."""
+        """Points (m, *shape) in chunks, each with the criterion of input `i` for as many rows."""
         parts = torch.split(points, self.chunk_size)
         return [(self.criterion.rows(torch.full((len(part),), i, device=part.device)), part) for part in parts]
 
     def round(self, number: int, effort: Effort, generator: torch.Generator) -> None:
-        """Descend from groups of starts; after round 0 also close inputs whose nearest point enough groups found."""
+        """Descend from the groups of starts of round `number`, counted from 0, for all open inputs.
+
+        Adds what far groups found to `met`. After every round but the first, inputs whose nearest point was found by
+        enough far groups are taken out of `open`.
+        """
         shortest = shortest_start(self.criterion.x[0].numel())
         drawn = groups(number, effort.starts, wanted=ENOUGH, met=ENOUGH - 1, shortest=shortest)
         starts = torch.cat([self._starts(group, generator) for group in drawn])
@@ -187,9 +204,14 @@ class _Search:
         cuts: Sequence[Cut] = (),
         kinds: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Descend from starts (m, k, *shape) of open inputs, keep the nearest points, and return the distances (m, k).
+        """Descend from m starts for each of the k open inputs, (m, k, *shape), and keep the nearest points.
 
-        kinds   (m,): starts of the same kind compete when most descents are given up early.
+        steps   number of gradients of a descent.
+        rivals  (m, k): the class towards which each descent goes, or `ANY`; default: `ANY`.
+        cuts    when most descents are given up; those of one input with starts of the same kind compete.
+        kinds   (m,): the kind of each start, a number below m; needed with `cuts`.
+
+        Returns the distances (m, k) of the points found, infinite where a descent found none.
         """
         m, k = starts.shape[:2]
         every = self.criterion.rows(self.open.repeat(m))
@@ -219,7 +241,7 @@ class _Search:
         return sizes
 
     def _starts(self, group: Group, generator: torch.Generator) -> torch.Tensor:
-        """The starts of a group (m, k, *shape), for open inputs."""
+        """The m starts of a group for each of the k open inputs, (m, k, *shape)."""
         x = self.criterion.x[self.open]
         count, dim = len(group.lengths), x[0].numel()
         noise = torch.randn(count, dim, generator=generator)
@@ -232,12 +254,14 @@ class _Search:
         scale = torch.where(torch.isfinite(sizes[0]), sizes[0], self._typical_size(x))
         lengths = torch.tensor(group.lengths)
         offsets = (lengths[:, None] * noise).to(x).view(count, 1, *x.shape[1:]) * scale.reshape(self.criterion.column)
-        # A point that is not there is the input itself.
+        # Where fewer points were found, `points` has the input itself, and the start lies around the input.
         centers = points[torch.arange(count) % NEAREST] if group.jumps else x.expand(count, *x.shape)
         return self.criterion.rows(self.open).inside(centers + offsets)
 
     def _typical_size(self, x: torch.Tensor) -> torch.Tensor:
-        """A length for inputs without an adversarial point: the mean distance found for others, or the input's norm."""
+        """A length (k,) for inputs x (k, *shape) without a known adversarial point: the mean distance found for others,
+        or, if there is none, the norm of each input, but at least 1.
+        """
         found = self.sizes[0][torch.isfinite(self.sizes[0])]
         own = torch.linalg.vector_norm(x.flatten(1), self.p, dim=1).clamp_min(1.0)
         return found.mean().expand_as(own) if len(found) else own

@@ -1,4 +1,6 @@
-"""Starts for inputs from which no gradient leads to another class: other inputs, images of one colour and noise."""
+"""Starts for inputs from which no gradient leads to another class: other inputs, the negative of the input, images of
+one value, and noise.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,23 @@ import torch
 from cleverscore.attacks.criterion import Criterion
 from cleverscore.attacks.refine import bisected, distances
 
-PLAIN = 5  # images of one value, from the lowest to the highest
-# Images of uniform noise, and as many of random lowest and highest values: more of them where inputs are small, since a
-# small region of another class takes a larger share of the box there.
+PLAIN = 5  # the number of images of one value, which go from the lowest value to the highest
+# `NOISY_NUMBERS` over the number of components of an input is the number of images of uniform noise, within the first
+# two limits; as many images have the lowest or the highest value, at random, in each component. There are more images
+# where inputs are small, since a small region of another class takes a larger share of the box there.
 LEAST_NOISY, MOST_NOISY, NOISY_NUMBERS = 16, 1024, 2**14
-NEIGHBOURS = 64  # other inputs, the nearest first
+NEIGHBOURS = 64  # the largest number of other inputs that are tried, those nearest to the input
 
 
 @torch.no_grad()
 def far_starts(criterion: Criterion, others: torch.Tensor, *, p: float, seed: int) -> torch.Tensor:
-    """The nearest of many candidates after bisection, (n, *shape); the input itself where no candidate is adversarial.
+    """An adversarial point for each input, (n, *shape); the input itself where none was found.
 
-    others      (m, *shape): the other inputs of the batch.
+    Many candidates are tried. Those that are adversarial are moved towards the input by bisection, and the nearest is
+    the result.
+
+    others      (m, *shape): the inputs of the batch, which serve as candidates.
+    p           the norm of the distances.
     """
     best = criterion.x.clone()
     for row in range(len(criterion)):
@@ -33,7 +40,7 @@ def far_starts(criterion: Criterion, others: torch.Tensor, *, p: float, seed: in
 
 
 def _candidates(one: Criterion, others: torch.Tensor, p: float, seed: int) -> torch.Tensor:
-    """Candidates (m, *shape) for one input; without a box, values lie between the extremes of all inputs."""
+    """Candidates (m, *shape) for one input; without a box, values lie between the extremes of `others`."""
     x = one.x[0]
     low, high = (one.low, one.high) if one.boxed else (others.amin(), others.amax())
     low, high = low.expand_as(one.x)[0], high.expand_as(one.x)[0]

@@ -28,13 +28,14 @@ from cleverscore.estimators.ascent.boundary_descent import descend
 from cleverscore.models.margin_gradients import dual_norms
 from cleverscore.norms import dual_exponent
 
-# The eight of section 5.2, as shares of the box's width.
+# The eight epsilons of I-FGSM in section 5.2 of the paper, as shares of the box's width.
 EPSILONS = (0.01, 0.025, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0)
-PAPER_CONSTANT = 0.01
-# The gradient of the cross-entropy holds p - 1 of the predicted class, which keeps its digits up to such margins.
+PAPER_CONSTANT = 0.01  # the constant in CW and EAD with which their search begins
+# The gradient of the cross-entropy depends on 1 minus the probability of the predicted class. Up to these margins this
+# difference has enough correct digits in floating point.
 LARGEST_MARGIN = {torch.float64: 30.0, torch.float32: 10.0}
 ELASTIC_NET = 0.01  # EAD's weight of the l1 norm, as its authors have it
-# Where inputs have no box, an attack may go this many times as far as a linear model would have to.
+# Where inputs have no box, a coordinate may move this many times as far as it would have to if the model were linear.
 FIRST_ORDER_STEPS = 10.0
 RESTART_STEPS = 30  # gradients for a start beyond the boundary, where FMN found nothing
 
@@ -52,9 +53,9 @@ def load_foolbox() -> ModuleType:
 
 
 class _UnitBox(nn.Module):
-    """The classifier on coordinates u in [0, 1]: x = low + width u, row by row.
+    """The classifier as a function of coordinates u in [0, 1]: input x = low + width * u, with each input's own box.
 
-    With a temperature, logits are divided by it and take its precision.
+    temperature     (n, 1): logits are divided by it, and get its floating-point type; None: logits as they are.
     """
 
     def __init__(self, criterion: Criterion, temperature: torch.Tensor | None = None) -> None:
@@ -80,7 +81,11 @@ class _UnitBox(nn.Module):
 
 
 def run(criterion: Criterion, name: str, *, p: float, effort: Effort, seed: int) -> torch.Tensor:
-    """Candidates (n, *shape) of one attack on one batch; the caller has to check them."""
+    """Candidates (n, *shape) of one attack on one batch; the caller has to check them.
+
+    name    "ifgsm", "cw", "ead", "ddn" or "fmn".
+    p       the norm that FMN minimises, and in which the nearest of several runs is chosen.
+    """
     foolbox = load_foolbox()
     criterion = criterion if criterion.boxed else _in_reach(criterion, p)
     devices = [criterion.x.device] if criterion.x.device.type == "cuda" else []
@@ -100,9 +105,11 @@ def run(criterion: Criterion, name: str, *, p: float, effort: Effort, seed: int)
 
 
 def _in_reach(criterion: Criterion, p: float) -> Criterion:
-    """A box for inputs that have none: a coordinate may move several times the distance that a linear model needs.
+    """The criterion with a box around inputs that have none.
 
-    The nearest lp point of a half-space moves its largest coordinate by margin * max|w|^(q-1) / ||w||_q^q.
+    A coordinate may move `FIRST_ORDER_STEPS` times as far as any coordinate would have to if the model were linear.
+    With gradient w, the step to the boundary that is shortest in lp would then change the coordinate with the largest
+    |w_i| most, by margin * max_i |w_i|^(q-1) / ||w||_q^q, where 1/p + 1/q = 1.
     """
     margins, gradients = criterion.margins_and_gradients(criterion.x)
     q, largest = dual_exponent(p), dual_norms(gradients, torch.inf)
@@ -126,7 +133,9 @@ def _temperature(criterion: Criterion) -> torch.Tensor:
 def _run(
     foolbox: Any, criterion: Criterion, method: Any, *, temperature: torch.Tensor | None = None, **arguments: Any
 ) -> torch.Tensor:
-    """The result of a foolbox attack, in the classifier's units; the input where foolbox returns a black image."""
+    """The result (n, *shape) of a foolbox attack, in the classifier's units; the input itself where foolbox returns a
+    black image.
+    """
     model = _UnitBox(criterion, temperature).eval()
     start = model.units(criterion.x)
     fmodel = foolbox.PyTorchModel(model, bounds=(0.0, 1.0), device=criterion.x.device)
@@ -136,7 +145,11 @@ def _run(
 
 
 def _fmn(foolbox: Any, criterion: Criterion, p: float, iterations: int, step: float) -> torch.Tensor:
-    """FMN, started again from the other side of the boundary where it failed."""
+    """Candidates (n, *shape) of FMN, which is started again where it failed, from a point beyond the boundary that a
+    descent found.
+
+    step    the size of FMN's first steps.
+    """
     attacks = foolbox.attacks
     kind = attacks.LInfFMNAttack if math.isinf(p) else attacks.L1FMNAttack if p == 1.0 else _projecting_fmn(attacks)
     method = kind(steps=iterations, max_stepsize=step)
@@ -157,7 +170,8 @@ def _fmn(foolbox: Any, criterion: Criterion, p: float, iterations: int, step: fl
     rest = criterion.rows(failed)
     from eagerpy.astensor import astensor  # foolbox takes its own tensors here
 
-    with suppress(AssertionError):  # in the coordinates of the box a point may be on the wrong side by a rounding error
+    # Rounded to coordinates in [0, 1], a start may be before the boundary; foolbox refuses it, and `beyond` is kept.
+    with suppress(AssertionError):
         points[failed] = _run(foolbox, rest, method, starting_points=astensor(_UnitBox(rest).units(beyond)))
     return points
 
@@ -168,7 +182,7 @@ def _criterion(foolbox: Any, criterion: Criterion) -> Any:
 
 
 def _searching(foolbox: Any, name: str, effort: Effort) -> Any:
-    """Run CW or EAD, which search for the constant that weighs the margin against the distortion."""
+    """foolbox's CW or EAD, which search for the constant that weighs the margin against the distortion."""
     common = {
         "binary_search_steps": effort.searches,
         "steps": effort.iterations,
@@ -183,14 +197,14 @@ def _searching(foolbox: Any, name: str, effort: Effort) -> Any:
 
 
 def _sign_steps(foolbox: Any, effort: Effort) -> Any:
-    """I-FGSM as in the paper: steps of epsilon / iterations in the sign of the gradient of the cross-entropy."""
+    """foolbox's I-FGSM as in the paper: steps of epsilon / iterations, along the signs of the gradient."""
     return foolbox.attacks.LinfBasicIterativeAttack(
         rel_stepsize=1.0 / effort.iterations, steps=effort.iterations, random_start=False
     )
 
 
 def _projecting_fmn(attacks: Any) -> Any:
-    """FMN in l2 with the projection onto the ball of radius epsilon, which foolbox's version lacks."""
+    """A class of FMN in l2 with the projection onto the ball of radius epsilon, which foolbox's version lacks."""
 
     class ProjectingFMN(attacks.L2FMNAttack):  # type: ignore[misc]
         def project(self, x: Any, x0: Any, epsilon: Any) -> Any:

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 class Effort:
     """How long an attack runs.
 
-    iterations      number of gradient steps (per constant or epsilon; per descent from the input).
+    iterations      number of gradient steps: for each constant (CW, EAD), for each epsilon (I-FGSM), for each descent
+                    before the refinement (descent), else for each run.
     searches        for CW and EAD, steps of the search for the constant; for descent, the number of nearest other
                     classes to descend towards.
     learning_rate   for CW and EAD.
-    variants        first step sizes of FMN, or factors of the norm of DDN: one run for each, and the nearest result
-                    counts.
-    rounds, starts  for descent: the largest number of rounds, and the number of descents in each of a round's two
-                    groups.
-    refine          number of refinement steps afterwards.
-    first           a shorter effort that runs before and whose results count: a longer one is never worse.
+    variants        first step sizes of FMN, or DDN's factors by which the norm changes: one run for each, and the
+                    nearest result is kept.
+    rounds, starts  for descent: the largest number of rounds, and the number of descents in each group of a round.
+    refine          number of gradient steps that move the results nearer to the inputs afterwards; 0 for none.
+    first           for descent: a shorter effort that runs first. Its results are kept if they are nearer, so a longer
+                    effort is never worse.
     """
 
     iterations: int
@@ -31,16 +32,16 @@ class Effort:
     first: Effort | None = None
 
 
-# An input costs at most iterations * (1 + searches) + rounds * 2 groups (`descent_gradients`) + 3 * refine gradients,
-# and what `first` costs.
-# (Set by local optimality per second: docs/attacks.md.)
+# With descent, an input costs about iterations * (1 + searches) + rounds * 2 groups (`descent_gradients`) + 3 * refine
+# gradients at most, and what `first` costs. The numbers were chosen by local optimality per second (docs/attacks.md).
 _QUICK = Effort(20, searches=3, rounds=1, starts=6, refine=20)
 _DEFAULT = Effort(40, searches=4, rounds=6, starts=12, refine=60, first=_QUICK)
 _LONG = Effort(40, searches=9, rounds=16, starts=24, refine=200, first=_DEFAULT)
 _DESCENTS = {"quick": _QUICK, "default": _DEFAULT, "long": _LONG}
 
-# "paper": CW with the released code's constants and 1000 iterations, I-FGSM with 50; the others, which the paper does
-# not run, as their authors propose. "default" and "long" spend their steps on several runs and refine the results.
+# "paper": CW with the released code's constants and 1000 iterations, I-FGSM with 50 iterations, and the attacks that
+# the paper does not run as their authors propose. "default" and "long" run DDN and FMN several times, and refine the
+# results of all attacks.
 PRESETS: dict[str, dict[str, Effort]] = {
     "quick": {
         "descent": _DESCENTS["quick"],
@@ -76,5 +77,5 @@ PRESETS: dict[str, dict[str, Effort]] = {
     },
 }
 
-# An attack of the user has its own parameters; only refinement is ours.
+# A user's own function has its own parameters; a preset only sets the steps of the refinement.
 OWN_EFFORT = {preset: Effort(1, refine={"default": 50, "long": 200}.get(preset, 0)) for preset in PRESETS}

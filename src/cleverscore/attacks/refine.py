@@ -9,7 +9,7 @@ import torch
 from cleverscore.attacks.criterion import Criterion
 from cleverscore.estimators.ascent.boundary_descent import NEAR, descend
 
-BISECTIONS = 20  # a millionth of the way
+BISECTIONS = 20  # the error is then a millionth of the way
 
 
 def distances(x: torch.Tensor, y: torch.Tensor, p: float) -> torch.Tensor:
@@ -19,7 +19,10 @@ def distances(x: torch.Tensor, y: torch.Tensor, p: float) -> torch.Tensor:
 
 
 def nearest_of(criterion: Criterion, runs: Iterable[torch.Tensor], *, p: float, chunk_size: int) -> torch.Tensor:
-    """For each input, the nearest of several candidates (n, *shape) that meets the criterion, else the input itself."""
+    """For each input, the nearest candidate in norm p that meets the criterion, else the input itself: (n, *shape).
+
+    runs    each run has one candidate per input, (n, *shape).
+    """
     best = criterion.x.clone()
     smallest = torch.full((len(criterion),), torch.inf, dtype=torch.float64, device=best.device)
     for points in runs:
@@ -33,7 +36,9 @@ def nearest_of(criterion: Criterion, runs: Iterable[torch.Tensor], *, p: float, 
 
 @torch.no_grad()
 def bisected(criterion: Criterion, adversarial: torch.Tensor) -> torch.Tensor:
-    """The point nearest to the input on the line to `adversarial` that still meets the criterion."""
+    """The last point that meets the criterion in a bisection of the line from each input to its `adversarial` input:
+    (n, *shape), as are the adversarial inputs, all of which meet the criterion.
+    """
     best = adversarial
     inside = torch.zeros(len(criterion), dtype=criterion.x.dtype, device=criterion.x.device)
     outside = torch.ones_like(inside)
@@ -48,7 +53,9 @@ def bisected(criterion: Criterion, adversarial: torch.Tensor) -> torch.Tensor:
 
 
 def refined(criterion: Criterion, adversarial: torch.Tensor, *, p: float, steps: int) -> torch.Tensor:
-    """Move adversarial inputs (n, *shape), all of which meet the criterion, nearer to the inputs in norm p."""
+    """Move adversarial inputs (n, *shape), all of which meet the criterion, nearer to the inputs in norm p: first by
+    bisection, then by a descent along the decision boundary with `steps` gradients.
+    """
     best = bisected(criterion, adversarial)
     low, high = (criterion.low, criterion.high) if criterion.boxed else (None, None)
     sizes, points = descend(

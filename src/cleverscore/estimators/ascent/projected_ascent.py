@@ -1,13 +1,13 @@
 """The largest falls (decreases) of the margin across shells, and the radius at which they add up to the margin.
 
-A shell is the space between two neighbouring spheres around the input x0. Let g be the margin, and 0 = e_0 < e_1 < ...
-< e_K = 1 the radii of the spheres as shares of the largest radius r.
+A shell is the space between two neighbouring spheres around the input x0. Shell k lies between the radii e_(k-1) r and
+e_k r, with e_0 = 0 and e_K = 1. Let g be the margin.
 
-Every shell k of every target has several directions u with ||u||_p <= 1. A step moves each direction so that
+Every shell k of every target has several directions u with ||u||_p <= 1. A step moves each direction along the gradient
+of
     fall_k(r u) = g(x0 + e_(k-1) r u) - g(x0 + e_k r u)
-becomes larger, by its gradient, and back into the unit ball. It also moves r towards the root of the equation
-sum_k max_u fall_k(r u) = g(x0). So a single ascent finds the root, instead of one ascent for every trial radius. Only
-first derivatives are needed.
+and back into the unit ball. It also moves r towards the root: the r with sum_k max_u fall_k(r u) = g(x0). So a single
+ascent finds the root, instead of one ascent for every trial radius. Only first derivatives are needed.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class ShellAscent:
 
     @torch.no_grad()
     def climb(self, first: int, last: int, total: int) -> None:
-        """Take the steps from `first` to before `last` of a schedule of `total` steps, counted from 0."""
+        """Take the steps `first` to `last` - 1 of a schedule of `total` steps, counted from 0."""
         for step in range(first, last):
             falls, gradients = self._falls_and_gradients()
             better = falls > self.best_falls
