@@ -64,8 +64,8 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Cut:
-    """A point at which rows are given up: after the share `at` of the steps, only the share `share` of the rows of each
-    group that still run continues, those with the nearest crossings.
+    """A point at which rows are given up: after the share `at` of the steps, only the share `share` of the remaining
+    rows of each group continues, those with the nearest crossings.
     """
 
     at: float
@@ -289,14 +289,16 @@ class _Descent:
             outward = torch.where(crossed, outward, radii * growth)
             self.radii = torch.where(crossing, torch.minimum(radii, distances) * (1.0 - change), outward)
             moved = points - (sizes * self.radii)[:, None] * _direction(rows.free(gradients, points), rows.p)
-            # The projection onto the ball comes last: it moves each coordinate towards the input, and so not out of the
-            # box, except for rounding errors.
+            # Points are clipped to the box before they are projected onto the ball: the projection moves coordinates
+            # towards the input, and so not out of the box, except for rounding errors.
             self.points = rows.inside(rows.x + onto_ball(rows.inside(moved) - rows.x, self.radii, rows.p))
         self.step = max(self.step, min(until, steps))
 
 
 def _direction(gradients: torch.Tensor, p: float) -> torch.Tensor:
-    """The moves (m, d) whose opposites are steps of size 1 in the ball of radius 1, for gradients (m, d)."""
+    """The directions (m, d) to step against, from gradients (m, d); their length is that of a step of size 1 in the
+    ball of radius 1.
+    """
     if p == 1.0:
         return L1_STEP * steepest(gradients, 2.0)
     if math.isinf(p):

@@ -156,7 +156,7 @@ class Directions:
     like: torch.Tensor
 
     def draw(self, number: int, count: int) -> torch.Tensor:
-        """Directions (count, d), different ones for each number; for p = 1 with few coordinates (`sparse`)."""
+        """Directions (count, d), different ones for each number; for p = 1 many coordinates are zero (`sparse`)."""
         drawn = LpBall(self.p, 1.0).offsets(
             dim=self.like.numel(), count=count, seed=self.seed, input_id=self.input_id, block=START_BLOCK + number,
             tile=0,
@@ -165,7 +165,7 @@ class Directions:
 
 
 def unit(offsets: torch.Tensor, p: float) -> torch.Tensor:
-    """Offsets (n, d) scaled to length 1; an offset of length zero stays zero."""
+    """Offsets (n, d) scaled to lp norm 1; an offset of zero stays zero."""
     lengths = torch.linalg.vector_norm(offsets, p, dim=1, keepdim=True)
     return offsets / torch.where(lengths > 0.0, lengths, 1.0)
 
@@ -281,7 +281,7 @@ class CrossingSearch:
     def _leave_out(self, slack: float) -> None:
         """If only the nearest target is needed, drop targets that are farther than `slack` times the nearest crossing.
 
-        How far a target is, is told by `promised`, which may be smaller than the distance of its nearest crossing.
+        The distance of a target is taken to be `promised`, which may be smaller than that of its nearest crossing.
         """
         if self.smallest_only:
             leave_out(self.targets, [target.promised for target in self.targets], slack * self.nearest)

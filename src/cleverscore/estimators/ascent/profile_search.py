@@ -155,7 +155,13 @@ class Untargeted:
 
 
 class ProfileSearch:
-    """The search for the radial profiles of one input, one for each of its targets."""
+    """The search for the radial profiles of one input, one for each of its targets.
+
+    rows                evaluates margins and gradients at points around the input.
+    box                 (low, high), in which all points of the search stay, or None.
+    smallest_only       whether only the nearest of all targets needs a score.
+    most_gradients, most_seconds    the budget.
+    """
 
     def __init__(
         self,
@@ -265,8 +271,8 @@ class ProfileSearch:
         if self.rows.steepest == 0.0:
             return FitOutcome.ZERO
         settled = target.finished and target.low >= (1.0 - UNSETTLED) * min(target.value, self.radius)
-        # If a crossing was found, at the radius or beyond, the root there is trusted. If none was found, the descents
-        # may have missed a crossing inside the ball.
+        # A root at the radius or beyond is trusted if a crossing was found. If none was found, the descents may have
+        # missed a crossing inside the ball.
         beyond = target.value >= self.radius and (math.isfinite(target.upper) or not self.from_crossings)
         return FitOutcome.ASCENDED if settled or beyond else FitOutcome.UNSETTLED
 
