@@ -16,9 +16,17 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 def adversarial_pictures(found: Findings, shape: Mapping[str, Any], room: int) -> Arrays:
-    """Arrays N.adversarial (the index of each input's picture, -1: none), N.found (its class), N.adversarial_pixels.
+    """Arrays with the pictures of the nearest adversarial inputs, by name.
 
-    If not all pictures fit into `room` characters, those of the least robust inputs are kept.
+    For the norm at place N of `found.norms` they are:
+    N.adversarial           (inputs,), the number of the input's picture; -1: none.
+    N.found                 (inputs,), the class of the adversarial input; -1: none.
+    N.adversarial_pixels    the pixels of all pictures, one picture after the other.
+
+    shape   "height", "width" and "channels" of the pictures of the inputs; adversarial ones of another size are left
+            out.
+    room    the number of characters that the pictures may take in the page, shared equally among the norms. If not all
+            fit, those of the least robust inputs are kept.
     """
     side = max(int(shape["height"]), int(shape["width"]))
     size = (int(shape["height"]), int(shape["width"]), int(shape["channels"]))

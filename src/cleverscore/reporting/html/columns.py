@@ -24,24 +24,28 @@ from cleverscore.scores.tables import interval_heading
 Arrays = dict[str, npt.NDArray[Any]]
 
 LIMIT = 5_600_000  # characters of data: with markup, style and program the page stays below 6 MB
-QUANTILE_VALUES = 600_000  # order statistics of block maxima in a page; a plot needs 24 to show a law, 500 are all
-LEAST_QUANTILES, MOST_QUANTILES = 24, 512
-TARGET_VALUES = 250_000  # scores per target class in a page
+QUANTILE_VALUES = 600_000  # order statistics of block maxima in a page, of all inputs and norms together
+LEAST_QUANTILES, MOST_QUANTILES = 24, 512  # per input: 24 suffice to show a law, 512 are more than the usual blocks
+TARGET_VALUES = 250_000  # scores of single target classes in a page, of all inputs and norms together
 FIRST_PREFIX = 16  # blocks: convergence is drawn at 16, 32, 64, ...
 PREFIXES = 10
 MERGES = 5  # at most: end-points of 1, 2, 4, 8 and 16 merged blocks are drawn
-CURVE_POINTS = 81  # of robust accuracy against epsilon
-STEPS = 65535  # of 16-bit fractions
+CURVE_POINTS = 81  # epsilons at which robust accuracy is drawn
+STEPS = 65535  # a fraction from 0 to 1 is stored as a whole number from 0 to this, in 16 bits
 RATIO_OCTAVES = 4.0  # convergence is kept as a ratio to the final score, from 1/16 to 16
-LEVELS = 255  # of quantised scores
+LEVELS = 255  # the score of a target class is stored as one of so many levels
 ELIMINATED = 1 << 30  # marks the number of a target that was eliminated
 # Sides in pixels and levels of brightness, tried in turn until all pictures fit.
 PICTURE_SIZES = ((64, 256), (48, 256), (32, 256), (32, 32), (24, 32))
-SAMPLED_PICTURES = 400  # to guess what all of them take
+SAMPLED_PICTURES = 400  # from the compressed size of so many pictures, that of all is estimated
 
 
 def packed(found: Findings, header: dict[str, Any], *, limit: int = LIMIT) -> str:
-    """All data of the page's script, as one block of text."""
+    """All data of a report's script, as one block of text (`pack`).
+
+    header  further entries of the header.
+    limit   the largest number of characters; pictures are made smaller or left out to stay below it.
+    """
     arrays: Arrays = {
         "ids": np.array(found.ids, np.int32),
         "labels": np.array([-1 if label is None else label for label in found.labels], np.int32),
@@ -88,7 +92,7 @@ def packed(found: Findings, header: dict[str, Any], *, limit: int = LIMIT) -> st
     if shape is None:
         return text
     whole = pack({**header, "pictures": shape}, {**arrays, **pictures})
-    # Fewer levels of brightness than a picture had would show as a difference.
+    # With fewer levels of brightness, the difference of two pictures would show their rounding.
     exact = shape["levels"] == 256
     attacked = adversarial_pictures(found, shape, limit - len(whole)) if exact and found.adversarials else {}
     return pack({**header, "pictures": shape}, {**arrays, **pictures, **attacked}) if attacked else whole
@@ -104,7 +108,10 @@ def method_words(method: str) -> str:
 
 
 def curve_of(curves: RobustAccuracy) -> dict[str, Any]:
-    """Robust accuracy against epsilon for the page: a grid, and the lines with their intervals."""
+    """Robust accuracy against epsilon for a page: a grid of epsilons, and on it the lines with their intervals.
+
+    A line is [kind, label, shares, lower ends, upper ends].
+    """
     grid = curves.epsilons(CURVE_POINTS)
     lines = []
     for line in curves.lines:
@@ -127,7 +134,7 @@ def _columns(
         return numbers([math.nan if fit is None else float(getattr(fit, name)) for fit in fits])
 
     def interval(name: str) -> npt.NDArray[np.float32]:
-        # The page calls these an interval at a level, which the low end of a search is not.
+        # The page shows these as an interval at a confidence level, which only fits have; searches have none.
         fitted = [score is not None and score.fit is not None for score in sampled.per_input]
         return numbers(np.where(fitted, sampled.column(name), math.nan))
 
@@ -181,7 +188,11 @@ def _short(values: npt.NDArray[Any]) -> list[float | None]:
 
 
 def _quantiles(norm: NormFindings, kept: int) -> npt.NDArray[np.uint16]:
-    """Evenly spaced order statistics of each input's maxima, as fractions of their range, stored as differences."""
+    """Evenly spaced order statistics of each input's block maxima (inputs, kept), for a plot of the fit.
+
+    They are given as fractions of the maxima's range, from 0 to `STEPS`, and each is stored as its difference from the
+    one before. A row is filled with zeros behind its last value.
+    """
     table = np.zeros((len(norm.per_input), kept), np.uint16)
     for place, score in enumerate(norm.per_input):
         if score is None or not len(score.maxima) or not np.isfinite(score.maxima).all():
@@ -204,7 +215,10 @@ def prefixes(blocks: int) -> list[int]:
 
 
 def _convergence(norm: NormFindings) -> npt.NDArray[np.uint16]:
-    """The score from the first 16, 32, ... blocks, as a coded log2 of its ratio to the final score; 0 means none."""
+    """The scores from the first 16, 32, ... blocks of each input (inputs, PREFIXES).
+
+    Each is stored as the code (`_codes`) of its ratio to the final score; 0: none.
+    """
     table = np.zeros((len(norm.per_input), PREFIXES), np.uint16)
     groups: dict[int, list[tuple[int, Score]]] = defaultdict(list)
     for place, score in enumerate(norm.per_input):
@@ -223,7 +237,7 @@ def _convergence(norm: NormFindings) -> npt.NDArray[np.uint16]:
 
 
 def _codes(ratios: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]:
-    """Ratios from 1/16 to 16 coded as whole numbers from 1; 0 means none."""
+    """Ratios from 1/16 to 16 as whole numbers from 1 to `STEPS`, on a logarithmic scale; NaN becomes 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         octaves = np.log2(ratios)
     codes = 1 + np.rint((STEPS - 1) * np.clip(octaves / (2 * RATIO_OCTAVES) + 0.5, 0.0, 1.0))
@@ -231,7 +245,10 @@ def _codes(ratios: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]:
 
 
 def _stability(norm: NormFindings) -> npt.NDArray[np.uint16]:
-    """End-points of 1, 2, 4, ... merged blocks, as coded ratios to the largest sampled gradient norm; 0 means none."""
+    """The end-points of 1, 2, 4, ... merged blocks of each input (inputs, MERGES).
+
+    Each is stored as the code (`_codes`) of its ratio to the largest sampled gradient norm; 0: none.
+    """
     table = np.zeros((len(norm.per_input), MERGES), np.uint16)
     groups: dict[int, list[tuple[int, Score]]] = defaultdict(list)
     for place, score in enumerate(norm.per_input):
@@ -249,7 +266,11 @@ def _stability(norm: NormFindings) -> npt.NDArray[np.uint16]:
 def _target_scores(
     norm: NormFindings, kept: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], list[float] | None]:
-    """The nearest target classes of each input and their scores on a logarithmic scale of 255 levels; 0 means none."""
+    """The `kept` target classes of each input with the smallest scores, and these scores.
+
+    Returns the classes (inputs, kept), marked with `ELIMINATED` if eliminated; the scores (inputs, kept) as levels from
+    1 to 255 on a logarithmic scale, 0: none; and the scores at the first and last level, None if no score is positive.
+    """
     shape = (len(norm.per_input), kept)
     classes, levels = np.zeros(shape, np.int32), np.zeros(shape, np.uint8)
     values = [score.value for row in norm.targets for score in row if score.value > 0.0 and math.isfinite(score.value)]
@@ -266,7 +287,12 @@ def _target_scores(
 
 
 def _pictures(found: Findings, room: int) -> tuple[Arrays, dict[str, Any] | None]:
-    """The pictures, as large as the size limit allows; if not all fit, those of the least robust inputs."""
+    """The pictures of the inputs, as large as `room` characters allow; if not all fit, those of the least robust.
+
+    Returns two arrays and the pictures' shape, count and levels of brightness; ({}, None) without pictures. The arrays
+    are "picture", (inputs,), the number of each input's picture (-1: none), and "pixels", all pictures one after the
+    other.
+    """
     have = [place for place, input_id in enumerate(found.ids) if input_id in found.pictures]
     if not have or room <= 0:
         return {}, None

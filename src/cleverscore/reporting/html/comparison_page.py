@@ -53,7 +53,12 @@ HOW_TO_READ = (
 def comparison_page(
     runs: Sequence[tuple[str, Findings]], pairings: Sequence[Sequence[Pairing]], *, most: int = 10
 ) -> str:
-    """The page that compares every run with the first."""
+    """The HTML of the page that compares every run with the first.
+
+    runs        name and results of each run.
+    pairings    for each run after the first, its comparisons with the first, one per norm.
+    most        how many of the most changed inputs are shown per comparison.
+    """
     letters = [letter_of(place) for place in range(len(runs))]
     first = runs[0][1]
     flat = [(letter, pairing) for letter, of_run in zip(letters[1:], pairings, strict=True) for pairing in of_run]
@@ -110,12 +115,15 @@ def color_of(place: int) -> int:
 
 
 def _mark(letter: str, place: int) -> str:
-    """The letter of a run with its colour."""
+    """The markup of a run's letter in the colour of its place."""
     return f'<span class="model model-{color_of(place)}">{escape(letter)}</span>'
 
 
 def _verdict(letter: str, pairing: Pairing, marks: dict[str, str]) -> str:
-    """The verdict on one pair of runs in one norm: a sentence, what belongs to it as a list, a table of measures."""
+    """The markup of the verdict on one pair of runs in one norm: a sentence, remarks as a list, a table of measures.
+
+    marks   the markup of each run's letter.
+    """
     names = ("A", letter)
     said = [_readable(line) for line in (*remarks(pairing, names), *filter(None, [curve_words(pairing, names)]))]
     other = marks[letter]
@@ -133,7 +141,7 @@ def _verdict(letter: str, pairing: Pairing, marks: dict[str, str]) -> str:
                 term(_kind(each.kind)), _middle(each.first), _middle(each.second), escape(_change(each.change)),
                 f"{found.above} : {found.below}", {1: other, -1: marks["A"], 0: "cannot tell"}[found.verdict],
             )  # fmt: skip
-            # In a narrow window the rows become blocks, and each cell says what it is.
+            # In a narrow window each row becomes a block, and each cell shows the name of its column.
             named = [f'<td data-name="{escape(name)}">{cell}</td>' for name, cell in zip(columns, cells, strict=True)]
             rows.append(f"<tr>{''.join(named)}</tr>")
     table = (
@@ -154,7 +162,7 @@ def _list(lines: Sequence[str]) -> str:
 
 
 def _readable(text: str) -> str:
-    """A sentence with the names of scores as the page has them.
+    """A sentence in which scores have the names that the page uses.
 
     >>> _readable("B's mean score (paper) is higher")
     "B's mean CLEVER score is higher"
@@ -163,7 +171,7 @@ def _readable(text: str) -> str:
 
 
 def _kind(kind: str) -> str:
-    """The name of a measure in the table: the method of a score, or the bound."""
+    """The name of a measure in the table: for scores the method, else the bound, such as certified."""
     name = kind.removeprefix("score (").removesuffix(")")
     return method_words(name) if name != kind else {CERTIFICATE: "certified"}.get(kind, kind)
 

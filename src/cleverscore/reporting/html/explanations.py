@@ -18,7 +18,7 @@ class Remark:
     title   the remark in a few words.
     text    what the remark means and what to do.
     flag    the flag of the inputs that it concerns; None if it concerns the whole run.
-    counts  numbers of inputs that it concerns, one per norm.
+    counts  numbers of inputs that it concerns, by the place of the norm in `Findings.norms`.
     """
 
     title: str
@@ -27,7 +27,7 @@ class Remark:
     counts: Mapping[int, int] = field(default_factory=dict)
 
 
-HARMLESS = "nothing needs to be done."  # how the advice of an outcome ends that is no reason to worry
+HARMLESS = "nothing needs to be done."  # the last words of the advice for an outcome of a fit that needs no remark
 _FLAGS = {
     "above_attack": (
         "score above the attack",
@@ -77,7 +77,7 @@ def remarks(found: Findings) -> list[Remark]:
         notes.append(Remark("selected inputs", f"The run holds {selection}: its share of correct ones says nothing."))
     for sign in found.meta.get("signs") or []:
         if sign.get("kind") == "above_attack":
-            continue  # counted below, from the bounds that the run has by now
+            continue  # counted below instead, with attacks that were added later
         notes.append(Remark(f"sign of gradient masking: {sign.get('kind', '')}", str(sign.get("text", ""))))
     flags = [norm.flags() for norm in found.norms]
     for flag, (title, text) in _FLAGS.items():
@@ -90,7 +90,7 @@ def remarks(found: Findings) -> list[Remark]:
 
 
 def headline(norm: NormFindings) -> str:
-    """One sentence about a norm: the scores, the attacks and the certificates."""
+    """One sentence about the results in a norm: median score, attack and certified radius."""
     count = sum(not math.isnan(score.value) for score in norm.known)
     if count == 0:
         return "There is no score in this norm yet."

@@ -14,12 +14,12 @@ from cleverscore.reporting.html.report import report_page
 from cleverscore.runs.store import Store
 
 LOOPBACK = "127.0.0.1"
-SECONDS_BETWEEN_PAGES = 2.0  # a page is fitted anew from all maxima: at most a fifth of the time goes into that
-REST = 4.0  # seconds of rest per second of making a page
+SECONDS_BETWEEN_PAGES = 2.0  # at least; for each page all laws are fitted anew
+REST = 4.0  # seconds of rest per second of making a page, so that pages take at most a fifth of the time
 
 
 class LiveReport:
-    """The newest page of a run, rendered on request if there are new results."""
+    """The newest page of a run, made anew on request if there are new results, but not too often."""
 
     def __init__(self, run: Path) -> None:
         self.run = run
@@ -29,12 +29,12 @@ class LiveReport:
         self._not_before = 0.0
 
     def state(self) -> str:
-        """The number of results that `page` would show now; a browser reloads the page when it changes."""
+        """The number of results that `page` would show now, as text; a browser reloads the page when it changes."""
         with self._lock:
             return self._state if self._page and time.monotonic() < self._not_before else self._count()
 
     def page(self) -> bytes:
-        """The newest page."""
+        """The newest page as HTML; the last one again if it was made shortly before."""
         with self._lock:
             state = self._count()
             if not self._page or (state != self._state and time.monotonic() >= self._not_before):
@@ -52,7 +52,7 @@ class LiveReport:
 
 
 class LiveServer(ThreadingHTTPServer):
-    """Answers GET and HEAD for two addresses below a random token, for requests from the local machine only."""
+    """Answers GET and HEAD from the local machine for two addresses below a random token: the page and its state."""
 
     daemon_threads = True
 
@@ -84,12 +84,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(body=False)
 
     def _answer(self, *, body: bool) -> None:
-        # A page elsewhere that lets its own name point to this machine would come with that name as the host.
+        # A website could let its own name point to this machine, and so read the page; its requests have that name as
+        # their host, and are refused.
         port = self.server.server_port
         if self.headers.get("Host") not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
             self._send(403, b"forbidden\n", "text/plain", body=body)
             return
-        # Whole addresses are compared, in constant time: there is no path to climb out of.
+        # Whole addresses are compared, in constant time. No file is looked up by a path.
         asked = self.path.encode("utf-8", "replace")
         if secrets.compare_digest(asked, f"/{self.server.token}/".encode()):
             self._send(200, self.server.report.page(), "text/html; charset=utf-8", body=body)
@@ -117,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def serve_report(run: Path, *, port: int = 0, announce: Callable[[str], None]) -> None:
-    """Serve the report of a run until interrupted."""
+    """Serve the report of a run until interrupted; `announce` is called with its address first."""
     with LiveServer(run, port=port) as server:
         announce(server.address)
         server.serve_forever()

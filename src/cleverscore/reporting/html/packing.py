@@ -1,4 +1,4 @@
-"""Numbers and names as one compressed block of text inside a page.
+"""The data of a page, numbers and names, as one compressed block of text inside the page.
 
 The text is base64, so no name of a class, a file or a model can end the HTML element that contains it.
 """
@@ -20,10 +20,11 @@ ALIGNMENT = 8  # typed arrays of a browser start at multiples of their item's si
 
 
 def pack(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """Pack a JSON header and arrays (float32, uint16, uint8 or int32, any shape, flattened).
+    """A header (a dictionary for JSON) and arrays by name as one text: packed, compressed, then in base64.
 
-    Layout before compression: the header's length (uint32), the header with its table of arrays, the arrays, each
-    padded to a multiple of 8 bytes.
+    Arrays are float32, uint16, uint8 or int32; their shapes are not kept. Layout before compression: the length of the
+    header (uint32) and the header, together padded to a multiple of 8 bytes; then each array, padded likewise. The
+    header gets a table of the arrays, "arrays": by name, the type, the offset and the number of values.
     """
     table: dict[str, list[Any]] = {}
     parts: list[bytes] = []
@@ -41,7 +42,7 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> s
 
 
 def unpack(text: str) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """The header and arrays that were given to `pack`; arrays are flat."""
+    """The header and the arrays that were given to `pack`; arrays are flat, (values,)."""
     content = zlib.decompress(base64.b64decode(text))
     (length,) = struct.unpack_from("<I", content)
     header = json.loads(content[4 : 4 + length])

@@ -55,7 +55,11 @@ HOW_TO_READ = (
 
 
 def report_page(store: Store, *, live: str | None = None) -> str:
-    """The page of a run; `live` is the state of a page that is served while the run goes on, to detect changes."""
+    """The HTML of a run's report.
+
+    live    for a page that is served while the run goes on: the state that it shows (`LiveReport.state`), by which the
+            page detects new results. None for a page in a file.
+    """
     found = findings(store)
     config = found.config
     title = f"{config.model}: robustness"
@@ -80,7 +84,7 @@ def report_page(store: Store, *, live: str | None = None) -> str:
 
 
 def footer() -> str:
-    """The footer of a page: the program that wrote it, and the date."""
+    """The footer of a page as markup: the program that wrote it, and the date."""
     now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     return escape(
         f"Written by cleverscore {cleverscore.__version__} on {now}. This file is complete: it loads nothing from "
@@ -89,14 +93,14 @@ def footer() -> str:
 
 
 def write_report(store: Store, out: Path) -> int:
-    """Write the page of a run to a file; returns its size in bytes."""
+    """Write the report of a run to the file `out`; returns its size in bytes. Raises a StoreError for an empty run."""
     if not store.done():
         raise StoreError(f"{store.folder} holds no finished input yet, so there is nothing to report")
     return write_page(report_page(store), out)
 
 
 def write_page(page: str, out: Path) -> int:
-    """Write a page to a file; returns its size in bytes."""
+    """Write the HTML `page` to the file `out`; returns its size in bytes."""
     content = page.encode()
     write_file(out, content)
     return len(content)
@@ -129,7 +133,7 @@ def _card(norm: NormFindings) -> str:
 
 
 def _above_attack(norm: NormFindings) -> str:
-    """The share of scores above their attacks; with several methods, that of each."""
+    """The share of scores above the best attack, as text; with several methods, the share of each."""
     shares = {method: norm.violation_rate_of(method) for method in norm.by_method}
     if len(shares) < 2 or all(map(math.isnan, shares.values())):
         return _share(norm.violation_rate_of(norm.method))
@@ -203,7 +207,7 @@ def _made(found: Findings) -> str:
 
 
 def ranges(rows: str) -> str:
-    """Row numbers as text, with consecutive numbers as ranges.
+    """A list of row numbers, with consecutive ones as ranges.
 
     >>> ranges("0,1,2,3,7,9,10")
     '0-3,7,9-10'
@@ -224,9 +228,9 @@ def _plain(value: Any) -> str:
 
 
 def repeat_command(config: StudyConfig) -> str:
-    """The command line of a study, reconstructed from its settings."""
+    """The command line of a study, from its settings: without attacks, certificates and options such as --bounds."""
     default = StudyConfig(config.model, config.data)
-    words = ["cleverscore", "score", config.model, config.data, "--preset", "paper"]  # the defaults of a config
+    words = ["cleverscore", "score", config.model, config.data, "--preset", "paper"]  # a config has its defaults
     for norm in config.norms:
         words += ["--norm", norm]
     for name in (

@@ -33,7 +33,7 @@ TERMS = {
 
 
 def term(name: str) -> str:
-    """Markup of a term with its explanation; plain text for a term without one."""
+    """The markup of a term with its explanation; for a term without one, its name alone."""
     words = TERMS.get(name)
     if words is None:
         return escape(name)

@@ -56,7 +56,7 @@ def tail(score: Score, axes: Axes | None = None) -> Axes:
     fit = score.fit
     if fit.outcome.extrapolates and fit.location > fit.sample_max:
         grid = np.linspace(maxima.min(), fit.location, 400)
-        # A shape of 1 jumps at the end-point; the density is drawn up to just before it.
+        # With shape 1 the density jumps at the end-point, so it is drawn up to just before it.
         density = stats.weibull_max.pdf(grid[:-1], fit.shape, loc=fit.location, scale=fit.scale)
         axes.plot(
             grid[:-1],
@@ -76,10 +76,11 @@ def tail(score: Score, axes: Axes | None = None) -> Axes:
 
 
 def profile(score: Score, axes: Axes | None = None) -> Axes:
-    """The radial profile of a sharp score: the largest fall (decrease) of the margin per length across each shell.
+    """The radial profile of a sharp score: against the distance, the largest fall of the margin per unit of distance.
 
-    The shaded area is the margin, so the score is the distance at which the falls add up to the margin. A dotted line
-    marks the nearest point of another class that the search found.
+    The fall (decrease) is constant in each shell, between two distances from the input. The shaded area is the margin:
+    the score is the distance at which the falls add up to the margin. A dotted line marks the nearest point of another
+    class that the search found.
     """
     score = checked_score(score, "profile")
     if score.profile is None:
@@ -102,7 +103,7 @@ def profile(score: Score, axes: Axes | None = None) -> Axes:
 
 
 def bars(scores: Sequence[Score], axes: Axes | None = None) -> Axes:
-    """Score of each input with its interval, smallest first."""
+    """A bar for the score of each input, with its interval; the smallest score first."""
     axes = _axes(axes)
     ordered = sorted(scores, key=lambda score: (math.isnan(score.value), score.value))
     places = np.arange(len(ordered))

@@ -29,17 +29,17 @@ class Bracketed(Protocol):
 
     @property
     def lower(self) -> npt.NDArray[np.float64]:
-        """Certified radii."""
+        """The certified radius for each score."""
         ...
 
     @property
     def upper(self) -> npt.NDArray[np.float64]:
-        """Distortions of the best attacks; infinite where all failed."""
+        """The best attack's distortion for each score; infinite where all attacks failed."""
         ...
 
 
 def brackets(bracket: Bracketed, axes: Axes | None = None) -> Axes:
-    """Certified radius, score with interval and best attack of each input, smallest score first."""
+    """Certified radius, score with interval and best attack of at most 60 inputs, those with the smallest scores."""
     rows = bracket.rows
     if not len(rows):
         raise InputError("there is no score to draw")
@@ -79,8 +79,9 @@ def brackets(bracket: Bracketed, axes: Axes | None = None) -> Axes:
 
 
 def gaps(bracket: Bracketed, axes: Axes | None = None) -> Axes:
-    """Distribution of the gap (upper - score) / upper over attacked inputs, per norm; negative for scores above the
-    attack.
+    """Distribution of the gap (upper - score) / upper over inputs where an attack succeeded, one line per norm.
+
+    `upper` is the best attack's distortion; the gap is negative for a score above it.
     """
     axes = new_axes(axes)
     drawn = False

@@ -38,17 +38,17 @@ def tex(p: float) -> str:
 
 
 def gradient_label(p: float) -> str:
-    """The axis label of the fitted quantity, the gradient norm, for scores in norm p."""
+    """The axis label of block maxima, the largest gradient norms of blocks, for scores in norm p."""
     return rf"largest $\Vert\nabla g\Vert_{{{tex(dual_exponent(p))}}}$ of a block"
 
 
 def checked_score(score: Score, name: str) -> Score:
-    """The Score; an error for a batch of scores, which says how to pick one."""
+    """The score itself; raises an InputError for anything but one `Score`. `name` is the plot's, for the error."""
     if not isinstance(score, Score):
         raise InputError(f"{name}() draws one Score, not a {type(score).__name__}; take one input's: scores[0]")
     return score
 
 
 def title_of(score: Score) -> str:
-    """The title of a plot of one score: input, target, norm."""
+    """The title of a plot of one score: input, predicted class, target and value."""
     return f"input {score.input}: class {score.predicted} against {score.target}, score {score.value:.4g}"

@@ -19,7 +19,10 @@ MOST_WRITTEN = 12  # classes; with more there is no room for numbers
 
 
 def classes(scores: Scores, axes: Axes | None = None, *, names: Sequence[str] | None = None) -> Axes:
-    """Heat map of the median score from each predicted class (rows) to each target class (columns); dark is near."""
+    """Heat map of the median score for each predicted class (rows) and target class (columns).
+
+    Dark cells have small scores. `names` are the names of the classes, by number.
+    """
     rows = [row for row in scores.rows if not takes_smallest(row.target_kind) and not np.isnan(row.value)]
     if not rows:
         raise InputError("there is no score to draw")

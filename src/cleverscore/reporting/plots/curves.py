@@ -24,16 +24,19 @@ def robust_accuracy(
 ) -> Axes:
     """Share of inputs that are classified correctly and keep their class up to epsilon.
 
-    Up to three lines: by certificates, by scores, and by attacks (inputs that no attack changed); with `bands` each has
-    its exact binomial interval over inputs at 95%. Misclassified inputs count as 0. `found` is a bracket, or scores
-    (one line); `p` selects the norm if there are several.
+    There are up to three lines: by certificates, by scores, and by attacks (inputs that no attack changed).
+    Misclassified inputs are not robust at any epsilon.
+
+    found   a bracket, scores, or a `RobustAccuracy`.
+    p       the norm, if `found` has several.
+    bands   draw the exact binomial interval over inputs at 95% around each line.
     """
     curves = found if isinstance(found, RobustAccuracy) else lines_of(found, p=p)
     axes = new_axes(axes)
     grid = curves.epsilons()
     for line in curves.lines:
         value, low, high = curves.curve(line, grid)
-        # Shares change at single inputs: a step each.
+        # A share changes by a step at the distance of each input.
         axes.step(grid, value, where="post", color=COLORS[line.kind], linestyle=STYLES[line.kind],
                   label=line.label)  # fmt: skip
         if bands:

@@ -16,7 +16,10 @@ BLOCK_SIZE = 64
 
 
 def write_plots(scores: Scores, bracket: Bracket, folder: Path) -> Iterator[Path]:
-    """Write plots per norm: robust accuracy, the scores of all inputs, and the fit of the least robust input."""
+    """Write three plots per norm into `folder`, and yield the path of each.
+
+    They show robust accuracy, the scores of all inputs, and the fitted law of the input with the smallest score.
+    """
     for p in sorted({score.p for score in scores}):
         of_norm = [score for score in scores if score.p == p]
         least = min(of_norm, key=lambda score: score.value)

@@ -1,4 +1,4 @@
-"""Plots of one input's tail fit: a Q-Q plot, and convergence over the number and the size of blocks."""
+"""Plots of one input's tail fit: a Q-Q plot, and how results change with the number and the size of blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ FIRST_BLOCKS = 16  # a fit to fewer block maxima says nothing
 
 
 def quantiles(score: Score, axes: Axes | None = None) -> Axes:
-    """Q-Q plot: ordered block maxima against quantiles of the fitted law at (i - 1/2) / n; a good fit is a line."""
+    """Q-Q plot: the i-th smallest of n block maxima against the quantile (i - 1/2) / n of the fitted law.
+
+    With a good fit, the points lie on the diagonal line.
+    """
     score = checked_score(score, "quantiles")
     fit = score.fit
     if fit is None or not fit.outcome.has_law:
@@ -51,7 +54,7 @@ def quantiles(score: Score, axes: Axes | None = None) -> Axes:
 
 
 def convergence(score: Score, axes: Axes | None = None) -> Axes:
-    """The score and its interval from the first 16, 32, 64, ... blocks, and from all."""
+    """The score and its interval from the first 16, 32, 64, ... blocks, and from all, against the number of blocks."""
     score = checked_score(score, "convergence")
     count = len(score.maxima)
     if count < FIRST_BLOCKS:
@@ -85,8 +88,7 @@ def convergence(score: Score, axes: Axes | None = None) -> Axes:
 
 
 def stability(score: Score, axes: Axes | None = None) -> Axes:
-    """The end-point when 2, 4, 8, ... blocks are merged into larger ones; it stays constant if the maxima follow the
-    law.
+    """The fitted end-point when 1, 2, 4, ... blocks are merged into one; it stays constant if maxima follow the law.
 
     The dashed line is the end-point that the score uses, the dotted line the largest sampled gradient norm.
     """

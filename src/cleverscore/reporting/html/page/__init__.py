@@ -1,4 +1,4 @@
-"""HTML, CSS and scripts of the pages, and how they become one self-contained file."""
+"""Reads the HTML, CSS and scripts of the pages from this folder, and joins them to one self-contained page."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ def part(name: str) -> str:
 
 
 def fill(template: str, *, programs: tuple[str, ...], live: bool = False, **values: str) -> str:
-    """A page with its style and its programs inside; `values` are markup already.
+    """A page with its style and its programs inside.
 
-    The content security policy allows only this style and this script, and forbids every request; so markup that is
-    smuggled in by a name has no effect, even if it were not escaped. A live page may send requests to its own server.
+    template    the file with the page's body, in which each $name is replaced by a value.
+    programs    the files of the page's script, in order.
+    live        whether the page may send requests to its own server.
+    values      the values by name, as markup: names of models, for example, must be escaped already.
+
+    The content security policy allows only this style and this script, and forbids every other request. So even if a
+    name were not escaped, markup in it could neither run code nor load anything.
     """
     style = part("page.css")
     program = "(() => {\n" + "\n".join(map(part, programs)) + "\n})();"
