@@ -31,14 +31,14 @@ def main() -> None:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         if len(sys.argv) == 1:
-            error.show()  # nothing was asked for: the help
+            error.show()  # without arguments, the help is shown
         else:
             note(f"error: {error.format_message()}" + (f" (options: {context.command_path} --help)" if context else ""))
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         note("interrupted")
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the program that reads our output, such as head, has ended
         sys.stderr.close()
         sys.exit(0)
 
@@ -59,7 +59,7 @@ def program() -> None:
 
 
 def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options --bounds, --mean, --std and --outputs, for properties that a model file does not state."""
+    """Add the options of a model: properties that its file does not state, such as --bounds, and how it is loaded."""
     for option in reversed(
         (
             click.option("--bounds", metavar="LOW,HIGH", help="Smallest and largest valid input value, such as 0,1."),

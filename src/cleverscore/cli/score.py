@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cleverscore.scores.score import Scores
 
 INTERRUPTED = 130
-FEW_RIGHT = 0.5  # share of correct inputs below which a word is due
+FEW_RIGHT = 0.5  # a warning is printed if a smaller share of the inputs is classified correctly
 
 
 def run_score(
@@ -40,7 +40,10 @@ def run_score(
     processes: int | None = None, ray_address: str | None = None, ray_gpus: float | None = None,
     shard_seconds: float = 20.0, radii: tuple[str, ...] = (), methods: tuple[str, ...] = (), **settings: Any,
 ) -> Scores:  # fmt: skip
-    """Score a model on data into a run directory, as the options of the command say, and print the table."""
+    """Score a model on data into a run directory, and print the table; arguments are the options of the command.
+
+    Returns the scores of the first method. Ctrl-C ends the program.
+    """
     began = time.monotonic()
     try:
         from cleverscore.brackets.presets import preset_of
@@ -139,7 +142,7 @@ def _study(
 
 
 def _unused_options(study: Study) -> dict[str, list[str]]:
-    """Given options that no method of the run uses, by the name of the method."""
+    """The given options that no method of the run uses, by the names of the methods; empty if there are none."""
     estimators = {settings.estimator.name: settings.estimator for settings in study.settings.values()}
     common = set.intersection(*(set(estimator.unused) for estimator in estimators.values()))
     given = [f"--{name.replace('_', '-')}" for name in sorted(common) if _was_given(name)]
@@ -157,14 +160,14 @@ class Limit(click.ParamType[int | str]):
 
 
 def _limit(limit: int | str | None, plan: Preset, index: str | None) -> int | None:
-    """The largest number of inputs: the option's, or without rows by --index the preset's."""
+    """The largest number of inputs, None for all: that of --limit; else that of the preset, or all rows of --index."""
     if limit is None:
         return plan.inputs if index is None else None
     return None if isinstance(limit, str) else limit
 
 
 def _remember_selection(store: Store, correct_only: bool) -> None:
-    """Store whether inputs were chosen by --correct-only; a run is extended only by inputs chosen in the same way."""
+    """Store whether inputs were chosen by --correct-only. Raises a StoreError if earlier ones were chosen otherwise."""
     from cleverscore.errors import StoreError
 
     meta, words = store.meta, "inputs that the model classifies correctly, no others"
@@ -179,12 +182,12 @@ def _remember_selection(store: Store, correct_only: bool) -> None:
 
 
 def _given(names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The attacks or certificates given as options, [] for "none"; None without such options."""
+    """The attacks or certificates given as options, () for "none"; None without such options."""
     return tuple(name for name in names if name != "none") if names else None
 
 
 def _possible(study: Study, certificates: tuple[str, ...]) -> tuple[str, ...]:
-    """The preset's certificates that the layers of the network allow."""
+    """The preset's certificates that the layers of the network allow; prints why others are left out."""
     from cleverscore.certificates.certify import why_not
 
     found = {name: why_not(study.classifier, study.examples[0].x, name) for name in certificates}
@@ -195,7 +198,7 @@ def _possible(study: Study, certificates: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _suggest_certificates(study: Study) -> None:
-    """Tell that distances can be proved, where the layers of the network allow it."""
+    """Print a note that --certify crown can prove distances, if the layers of the network allow it."""
     from cleverscore.certificates.certify import why_not
 
     if why_not(study.classifier, study.examples[0].x, "crown") is None:
@@ -203,7 +206,7 @@ def _suggest_certificates(study: Study) -> None:
 
 
 def _doubts(study: Study, source: Source) -> list[str]:
-    """Print a warning if data and model do not seem to belong together, before the computation starts."""
+    """Warnings, as texts, if data and model do not seem to belong together: units, accuracy, numbers of classes."""
     from cleverscore.inputs.radius import LARGEST_USUAL_INPUT, looks_like_bytes
     from cleverscore.reporting.inspection import near_chance, normalised_hint
 
@@ -265,9 +268,14 @@ def _compute(
     study: Study, store: Store, wanted: Bounds, place: Executor, *, chunk_size: int | None, threads: int | None,
     shard_seconds: float, preset: str, began: float,
 ) -> tuple[tuple[Sign, ...], int]:  # fmt: skip
-    """Compute the missing work. Ctrl-C ends the program.
+    """Compute the scores, and the attacks and certificates in `wanted`, that the store lacks. Ctrl-C ends the program.
 
-    Returns the printed signs of masked gradients, and the number of inputs for which the budget was too small.
+    place           where shards of work are computed.
+    threads         number of threads; None for one per core.
+    preset          the name of the preset, for the advice on shorter runs.
+    began           when the command began, in seconds of `time.monotonic`.
+
+    Returns the printed signs of masked gradients, and the number of inputs that the time budget did not allow.
     """
     from cleverscore.estimators.budget import Budget
     from cleverscore.progress import progress
@@ -333,7 +341,7 @@ def _compute(
 
 
 def _print(study: Study, store: Store, wanted: Bounds, told: tuple[Sign, ...]) -> Scores:
-    """Print the table on stdout, and signs of masking not printed yet on stderr; both are stored in the run."""
+    """Print the table on stdout, and signs of masking that are not in `told` on stderr; signs are stored in the run."""
     from cleverscore.runs.add_bounds import stored_signs
     from cleverscore.runs.results import stored_bracket, stored_scores
 
@@ -342,7 +350,7 @@ def _print(study: Study, store: Store, wanted: Bounds, told: tuple[Sign, ...]) -
     click.echo(str(scores if bracket is None else bracket))
     signs = stored_signs(study, store, scores)
     store.remember("signs", [{"kind": sign.kind, "text": str(sign)} for sign in signs])
-    if wanted:  # bounds can be added later: the command with them tells more
+    if wanted:  # attacks or certificates may have been added: the command that asks for them is kept
         store.remember("command", _command())
     for sign in signs:
         if sign not in told:
@@ -377,7 +385,7 @@ def _executor(
 def classifier_options(
     bounds: str | None, mean: str | None, std: str | None, outputs: str | None, device: str | None, allow_pickle: bool
 ) -> dict[str, Any]:
-    """Options about the model (bounds, mean, std, outputs), as arguments of `load_model`."""
+    """The options about the model, as keyword arguments of `load_model`."""
     box = _numbers(bounds, "--bounds")
     if box is not None and len(box) != 2:
         raise click.BadParameter(f"{bounds!r} must be two numbers such as 0,1", param_hint="--bounds")
