@@ -30,7 +30,10 @@ def is_dataset_folder(path: Path) -> bool:
 def arrow_source(folder: Path, preparation: Any, class_names: Sequence[str] | None, options: dict[str, str]) -> Source:
     """Inputs and labels of a saved data set.
 
-    options     split, input and label: names of the split and of the two columns; default: common names.
+    preparation     how the classifier makes inputs of pictures or texts; None: pictures get the size of the first.
+    class_names     the names of the classifier's classes, if it has them, by which labels are numbered.
+    options         split, input and label: names of the split and of the two columns. Default: a usual split (test
+                    first), and columns found by their type or a usual name. Options that were used are removed.
     """
     with reading(folder, "a saved data set"):
         folder = _part(folder, options.pop("split", None))
@@ -109,7 +112,7 @@ def _labels(table: Any, label: str, feature: Any, known: Sequence[str] | None, f
     values = table[label].to_pylist()
     where = f"the column '{label}' of '{folder}'"
     own = feature.get("names") if isinstance(feature, dict) else None
-    if own and known is not None and set(own) <= set(known):  # the model's numbers, where both have names
+    if own and known is not None and set(own) <= set(known):  # labels get the model's numbers if it knows all names
         return named_labels([own[value] for value in values], known, where)
     if values and isinstance(values[0], str):
         return named_labels(values, known, where)

@@ -18,7 +18,7 @@ CONVOLUTIONS: dict[Any, Callable[..., nn.Module]] = {
     aten.conv2d.default: nn.Conv2d,
     aten.conv3d.default: nn.Conv3d,
 }
-# The same function under the name that people use; arguments are in the same order.
+# Operations, and the functions of torch that compute the same from the same arguments in the same order.
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten.add.Tensor: torch.add,
     aten.adaptive_avg_pool2d.default: nn.functional.adaptive_avg_pool2d,
@@ -37,7 +37,10 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 
 
 def with_layers(module: fx.GraphModule) -> fx.GraphModule:
-    """A graph module that computes the same function with layers; it can be copied and set to evaluation mode."""
+    """A graph module that computes the same function with layers in place of operations, as far as possible.
+
+    It is in evaluation mode and, unlike the module of an exported program, can be copied.
+    """
     written = fx.GraphModule(module, module.graph)
     for node in list(written.graph.nodes):
         if node.op != "call_function":

@@ -7,7 +7,7 @@ from torch import nn
 
 
 class FixedBatch(nn.Module):
-    """A model for exactly `size` inputs, made to accept any number: it runs in groups of that size, the last padded."""
+    """A model for exactly `size` inputs, made to accept any number: it runs on groups of that size, the last padded."""
 
     def __init__(self, model: nn.Module, size: int) -> None:
         super().__init__()

@@ -21,9 +21,13 @@ def table_source(
     input_shape: Sequence[int] | None,
     options: dict[str, str],
 ) -> Source:
-    """A source of the rows of a CSV file.
+    """A source of the rows of a CSV file, with one input per row.
 
-    options     label=COLUMN, drop=COLUMN,COLUMN and, for text classifiers, text=COLUMN.
+    preparation     how the classifier makes inputs of texts; for other classifiers, columns are numbers.
+    class_names     the names of the classifier's classes, if it has them, by which labels are numbered.
+    input_shape     the shape of the classifier's inputs, if known: a row with as many numbers gets this shape.
+    options         label=COLUMN, drop=COLUMN,COLUMN and, for text classifiers, text=COLUMN. Options that were used are
+                    removed.
     """
     import pandas
 

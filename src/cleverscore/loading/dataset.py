@@ -30,7 +30,7 @@ CANONICAL = {
 
 
 def load_data(data: str | Path, classifier: Classifier | None = None) -> tuple[Images, Labels | None]:
-    """Inputs (n, *input_shape) and labels (n,), or None where the data has no labels.
+    """Inputs (n, *input_shape) and their labels (n,); in place of labels None if the data has none.
 
     data        npz, npy, safetensors or csv, a folder of pictures, a saved Hugging Face data set, "mnist:FOLDER",
                 "cifar10:FOLDER" or "zoo:mnist" (docs/models.md).
@@ -110,7 +110,10 @@ def _file(path: Path, classifier: Classifier | None, options: dict[str, str]) ->
 
 
 def _array(file: IO[bytes], size: int, where: str) -> npt.NDArray[Any]:
-    """An npy array of `size` bytes in total; refused unless its header agrees with this size."""
+    """The array in an npy file of `size` bytes.
+
+    Raises a LoadError, which names the array as `where`, if the header says that it is larger.
+    """
     version = np.lib.format.read_magic(file)
     read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in read_header:
@@ -142,7 +145,7 @@ def _npz(path: Path) -> Source:
                 if name in members:
                     with archive.open(members[name]) as file:
                         arrays[name] = _array(file, members[name].file_size, f"array '{name}' of '{path}'")
-                        file.read(1)  # the end: here the archive's checksum is compared
+                        file.read(1)  # at the end of the member, zipfile compares its checksum
     return _xy(arrays, path)
 
 

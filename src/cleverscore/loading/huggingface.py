@@ -19,7 +19,8 @@ from cleverscore.errors import InputError, LoadError, MissingExtraError
 from cleverscore.inputs.image_preprocessing import RESAMPLINGS, ImagePreprocessing
 from cleverscore.loading.safe_files import reading
 
-# Embeddings are of order one; a row of such numbers marks padding, whatever the perturbation.
+# The value of all components of a row that marks padding. Those of word embeddings are of order one, so no perturbation
+# makes padding of a word, or a word of padding.
 PADDING = 1e6
 LONGEST_TEXT = 512
 
@@ -30,7 +31,11 @@ def is_model_folder(path: Path) -> bool:
 
 
 def load_folder(path: Path) -> dict[str, Any]:
-    """The arguments of a `Classifier`: model, preprocessing, shape and names of the classes."""
+    """Keyword arguments for the `Classifier` of a Hugging Face model folder.
+
+    Always the model, its class names and its origin. For images also the bounds and, as far as the folder tells them,
+    the input shape, the preparation of pictures, `mean` and `std`. For text also the preparation (the tokenizer).
+    """
     with reading(path / "config.json", "the config of a Hugging Face model"):
         config = json.loads((path / "config.json").read_text())
         names = config.get("architectures") or []
@@ -68,7 +73,7 @@ def _transformers() -> Any:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Suppress progress bars and messages of the library on stderr."""
+    """Suppress progress bars and messages of transformers on stderr."""
     bars = transformers.utils.logging.is_progress_bar_enabled()
     level = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.disable_progress_bar()
@@ -107,7 +112,7 @@ def _pictures(path: Path, model: Any, transformers: Any) -> dict[str, Any]:
     )
     preprocessing = preprocessing_of(processor, channels)
     found |= {"preparation": preprocessing, "input_shape": (channels, *preprocessing.size)}
-    # Pixels from 0 to 255 are multiplied by a factor, then standardised; ours are from 0 to 1.
+    # A processor multiplies pixels from 0 to 255 by `rescale_factor`, then standardises. Our pixels are from 0 to 1.
     factor = 255.0 * (float(processor.rescale_factor) if getattr(processor, "do_rescale", True) else 1.0)
     if getattr(processor, "do_normalize", False):
         found["mean"] = [value / factor for value in processor.image_mean]
@@ -118,7 +123,7 @@ def _pictures(path: Path, model: Any, transformers: Any) -> dict[str, Any]:
 
 
 def preprocessing_of(processor: Any, channels: int) -> ImagePreprocessing:
-    """The resizing and cropping of an image processor."""
+    """The resizing and cropping of an image processor, with `channels` channels; a LoadError if it has no size."""
     size, crop = getattr(processor, "size", None), getattr(processor, "crop_size", None)
     size = {} if size is None else {key: size[key] for key in ("height", "width", "shortest_edge") if _has(size, key)}
     resize: int | tuple[int, int] | None = None
@@ -157,7 +162,7 @@ class _Embedded(nn.Module):
         self.model = model
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits (n, K); rows that mark padding are masked."""
+        """Logits (n, K) of embeddings (n, length, width); rows that mark padding are masked."""
         word = x[..., 0] < PADDING / 2
         embeddings = torch.where(word[..., None], x, torch.zeros((), dtype=x.dtype, device=x.device))
         logits: torch.Tensor = self.model(inputs_embeds=embeddings, attention_mask=word.long()).logits
@@ -166,7 +171,12 @@ class _Embedded(nn.Module):
 
 @dataclass(frozen=True)
 class TextEncoding:
-    """How texts become inputs: texts to tokens, tokens to the model's word embeddings, with a mark for padding."""
+    """How texts become inputs: texts to tokens, and tokens to the model's word embeddings.
+
+    tokenizer   the tokenizer of the folder.
+    embedding   the model's layer that turns tokens into word embeddings.
+    longest     the largest number of tokens; longer texts are cut.
+    """
 
     tokenizer: Any
     embedding: nn.Module
@@ -176,7 +186,10 @@ class TextEncoding:
         return f"texts to word embeddings, at most {self.longest} tokens"
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Texts as inputs (n, tokens of the longest text, width)."""
+        """Texts as inputs (n, tokens of the longest text, width of an embedding).
+
+        Shorter texts end in rows that mark padding. Raises an InputError for an empty text.
+        """
         if not all(isinstance(text, str) and text.strip() for text in texts):
             row = next(i for i, text in enumerate(texts) if not isinstance(text, str) or not text.strip())
             raise InputError(f"text {row} is empty; leave it out")

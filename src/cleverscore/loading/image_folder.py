@@ -25,7 +25,11 @@ MOST_PIXELS = 2**26
 
 
 def picture_source(folder: Path, preprocessing: ImagePreprocessing | None, class_names: Sequence[str] | None) -> Source:
-    """The pictures of a folder, in the order of their names; sub-folders are classes."""
+    """A source of the pictures of a folder, in the order of their names; each sub-folder is a class.
+
+    preprocessing   how pictures become inputs; None: all get the size of the first one.
+    class_names     the names of the model's classes, if it has them, by which labels are numbered.
+    """
     with reading(folder, "a folder of pictures"):
         children = sorted(child for child in folder.iterdir() if not child.name.startswith("."))
         classes = [child for child in children if child.is_dir()]
@@ -60,14 +64,17 @@ def _pictures(paths: Sequence[Path]) -> list[Path]:
 
 
 def _own_size(path: Path) -> ImagePreprocessing:
-    """The preprocessing without a model: all pictures get the size of the first one."""
+    """The preprocessing without a model: the centre of every picture, in the size of the picture `path`."""
     picture = open_picture(path)
     width, height = picture.size
     return ImagePreprocessing((height, width), 1 if picture.mode in ("1", "L") else 3, resize=None)
 
 
 def open_picture(source: Path | bytes, name: str = "a picture") -> Any:
-    """A decoded picture; one with too many pixels is refused before it is decoded."""
+    """A decoded picture, from a file or from the bytes of one; errors name it by its path, or as `name`.
+
+    Raises a LoadError for a picture with too many pixels, before it is decoded.
+    """
     try:
         from PIL import Image
     except ImportError:
@@ -89,7 +96,7 @@ def open_picture(source: Path | bytes, name: str = "a picture") -> Any:
 
 
 def preprocessed(picture: Any, preprocessing: ImagePreprocessing) -> npt.NDArray[np.float32]:
-    """A picture as an input (channels, height, width) with values from 0 to 1."""
+    """A picture as an input with values from 0 to 1: (channels, height, width), or with the channels last."""
     from PIL import Image
 
     picture = picture.convert("RGB" if preprocessing.channels == 3 else "L")
@@ -114,7 +121,10 @@ def preprocessed(picture: Any, preprocessing: ImagePreprocessing) -> npt.NDArray
 
 
 def with_options(preprocessing: ImagePreprocessing | None, options: dict[str, str]) -> ImagePreprocessing | None:
-    """The preprocessing with the user's `resize`, if given, instead of the model's."""
+    """The preprocessing with the user's `resize` in place of the model's, if `options` have it; it is removed there.
+
+    The shorter side is resized to at least the size of the model's inputs.
+    """
     text = options.pop("resize", None)
     if text is None:
         return preprocessing

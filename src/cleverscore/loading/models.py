@@ -27,7 +27,7 @@ WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 
 
 def load_model(model: str | Path, *, allow_pickle: bool = False, **options: Any) -> Classifier:
-    """The classifier that `model` names; `options` go to `Classifier` (bounds, mean, std, outputs, device).
+    """The classifier that `model` names; `options` are arguments of `Classifier` (bounds, mean, std, outputs, device).
 
     model           an ONNX, torch.export or TorchScript file, a Hugging Face folder, "zoo:mnist-cnn", or a function
                     that builds the network: "package.module:factory?weights=file.safetensors" (docs/models.md).
@@ -51,7 +51,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _classifier(path: Path | str, found: dict[str, Any], options: dict[str, Any]) -> Classifier:
-    """A classifier from the loader's arguments and the user's options, which take precedence."""
+    """A classifier from the arguments that a loader found, replaced by the user's options where these are given."""
     found = {"name": str(path), **_given(found), **_given(options)}
     found.setdefault("preparation", ImagePreprocessing.like(found.get("input_shape")))
     module = found.pop("model")
@@ -122,7 +122,7 @@ def _factory(module_name: str, rest: str, allow_pickle: bool, options: dict[str,
     if weights is not None and (Path(weights).suffix in WEIGHTS or Path(weights).is_file()):
         del arguments["weights"]
     else:
-        weights = None  # such as torchvision's weights=IMAGENET1K_V2: an argument of the factory
+        weights = None  # no file, such as weights=IMAGENET1K_V2 of torchvision: an argument of the factory
     try:
         module = import_module_of_user(module_name)
     except ImportError as error:
@@ -146,7 +146,7 @@ def _factory(module_name: str, rest: str, allow_pickle: bool, options: dict[str,
     if weights is not None:
         _fill(model, Path(weights), name, allow_pickle)
     if isinstance(model, torch.nn.Module) and model is not factory:
-        model.eval()  # a new module is in training mode, and nobody could have changed that
+        model.eval()  # a module that was just built is in training mode
     if isinstance(model, Classifier):
         if _given(options):
             raise LoadError(f"'{name}' gives a Classifier, which carries its own {', '.join(_given(options))}")
@@ -156,7 +156,7 @@ def _factory(module_name: str, rest: str, allow_pickle: bool, options: dict[str,
 
 
 def _typed(factory: Any, arguments: dict[str, str]) -> dict[str, Any]:
-    """Arguments converted to numbers and booleans where possible, unless the function's parameter is a string."""
+    """Arguments as numbers, booleans or None where they look like it, unless the factory's parameter is a string."""
     try:
         parameters = dict(inspect.signature(factory).parameters)
     except (TypeError, ValueError):

@@ -8,11 +8,11 @@ from cleverscore.errors import InputError
 from cleverscore.loading.sources import Images, Source
 from cleverscore.models.classifier import Classifier
 
-LOOKED_AT = 64  # inputs at a time, while correctly classified ones are looked for
+LOOKED_AT = 64  # inputs that are read and classified at a time
 
 
 def rows_of(text: str | None, count: int) -> list[int]:
-    """Parse a selection of rows such as "3,17,40-49"; None selects all rows.
+    """The rows that a text such as "3,17,40-49" selects among `count` rows; None selects all.
 
     >>> rows_of("3,5-7", 10)
     [3, 5, 6, 7]
@@ -34,7 +34,7 @@ def rows_of(text: str | None, count: int) -> list[int]:
 
 
 def correct_rows(source: Source, classifier: Classifier, rows: list[int], limit: int | None) -> list[int]:
-    """The first `limit` of `rows` that the classifier predicts correctly; later inputs are not read."""
+    """The first `limit` of `rows` whose inputs are classified correctly (None: all); later inputs are not read."""
     if source.labels is None:
         raise InputError("the data has no labels, so nobody knows which inputs are classified correctly")
     kept: list[int] = []

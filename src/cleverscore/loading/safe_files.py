@@ -12,7 +12,8 @@ from urllib.parse import parse_qsl
 
 from cleverscore.errors import CleverError, CleverWarning, LoadError
 
-# An archive may unpack to 1 GiB, or to 100 times its size if that is more: weights hardly shrink, images a few times.
+# An archive may unpack to 1 GiB, or to 100 times its size if that is more. Honest archives stay far below: compression
+# hardly makes weights smaller, and images a few times.
 UNPACKED_ANYWAY = 2**30
 UNPACKED_TIMES = 100
 MOST_MEMBERS = 100_000
@@ -20,7 +21,10 @@ MOST_MEMBERS = 100_000
 
 @contextmanager
 def reading(path: Path | str, what: str) -> Iterator[None]:
-    """Turn any exception inside the block into a LoadError of one sentence, and suppress warnings of libraries."""
+    """Turn any exception inside the block into a LoadError of one sentence, and suppress warnings of libraries.
+
+    The sentence says that `path` cannot be read as `what`. Errors of cleverscore pass unchanged.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", CleverWarning)
@@ -41,7 +45,7 @@ def one_line(error: BaseException) -> str:
 
 
 def options_of(query: str, name: str) -> dict[str, str]:
-    """The options behind a name, as in file.csv?label=digit&split=test.
+    """The options by name in a query, the part behind "?" in file.csv?label=digit&split=test.
 
     >>> options_of("label=digit&split=test", "file.csv")
     {'label': 'digit', 'split': 'test'}
@@ -53,7 +57,11 @@ def options_of(query: str, name: str) -> dict[str, str]:
 
 
 def existing(path: Path, what: str, forms: str) -> None:
-    """The path; a LoadError if it does not exist, cannot be opened, or is neither a file nor a folder."""
+    """Raise a LoadError if a path does not exist, cannot be opened, or is neither a file nor a folder.
+
+    what    what the path should be, such as "the model", for the error.
+    forms   what can be given instead, for the error.
+    """
     try:
         mode = path.stat().st_mode
         if stat.S_ISREG(mode):
@@ -74,9 +82,10 @@ def existing(path: Path, what: str, forms: str) -> None:
 
 
 def kind(path: Path) -> str:
-    """The format of a file, recognised by its content; its name is only a hint.
+    """The format of a file, recognised by its content alone.
 
-    empty, torchscript, export, checkpoint, npz, zip, npy, safetensors, pickle, hdf5, gzip, picture, text or other.
+    It is one of empty, torchscript, export, checkpoint, npz, zip, npy, safetensors, pickle, hdf5, gzip, picture, text,
+    other.
     """
     with reading(path, "a file"), path.open("rb") as file:
         head = file.read(4096)
@@ -110,7 +119,11 @@ def _zip_kind(path: Path) -> str:
 
 
 def checked_zip(path: Path, *, whole: bool = False) -> list[zipfile.ZipInfo]:
-    """The members of an archive, checked: paths inside the archive, plausible sizes, and with `whole` all checksums."""
+    """The members of an archive.
+
+    Raises a LoadError for paths outside the archive, for too many members, for members that would unpack to far more
+    than the archive, and with `whole` for members that do not match their checksum.
+    """
     with reading(path, "a zip archive"), zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         if len(members) > MOST_MEMBERS:

@@ -21,9 +21,10 @@ Labels = npt.NDArray[np.int64]
 class Source:
     """A data set that is read row by row.
 
-    read            rows -> inputs (k, *input_shape).
-    labels          (n,), or None if the data has no labels.
-    fingerprint     a hash of the data.
+    count           number of rows.
+    read            function of k row numbers; returns their inputs (k, *input_shape).
+    labels          (count,), or None if the data has no labels.
+    fingerprint     function that returns a hash of the data; for a folder of pictures, of names and sizes of files.
     class_names     names of the classes, if the data has them.
     """
 
@@ -35,7 +36,7 @@ class Source:
 
 
 def array_source(x: Images, labels: Labels | None, class_names: Sequence[str] | None = None) -> Source:
-    """A source of inputs that are in memory."""
+    """A source of inputs (n, *input_shape) and labels (n,) that are in memory."""
 
     def fingerprint() -> str:
         digest = hashlib.sha256(np.ascontiguousarray(x).tobytes())
@@ -51,7 +52,7 @@ def array_source(x: Images, labels: Labels | None, class_names: Sequence[str] | 
 
 
 def checked_inputs(x: npt.NDArray[Any], where: str) -> Images:
-    """Inputs as floats; bytes 0 to 255 become 0 to 1."""
+    """Inputs (n, *input_shape) as floats, bytes divided by 255; else an InputError that names them as `where`."""
     if x.dtype == np.uint8:
         x = x.astype(np.float32) / 255.0
         warnings.warn(f"{where} holds bytes; they are read as 0 to 1 (divided by 255)", CleverWarning, stacklevel=4)
@@ -65,7 +66,7 @@ def checked_inputs(x: npt.NDArray[Any], where: str) -> Images:
 
 
 def checked_labels(y: npt.NDArray[Any], count: int, where: str) -> Labels:
-    """Labels as whole numbers, one per input; an error otherwise."""
+    """Labels (count,) as int64. Raises an InputError, which names them as `where`, if they are no class numbers."""
     if y.shape != (count,) or not np.issubdtype(y.dtype, np.integer):
         raise InputError(
             f"{where} has shape {y.shape} and type {y.dtype}; there are {count} inputs, give one whole number each"
@@ -78,12 +79,16 @@ def checked_labels(y: npt.NDArray[Any], count: int, where: str) -> Labels:
 def named_labels(
     values: Sequence[str], known: Sequence[str] | None, where: str
 ) -> tuple[Labels, tuple[str, ...] | None]:
-    """Class numbers of labels given as text: numbers, names that the model knows, or else names in sorted order.
+    """The class numbers (n,) of labels that are given as texts, and the names of the classes, None if unknown.
+
+    known   the names of the model's classes, if it has them. Labels that are all among them get the model's numbers.
+            Else texts that are all whole numbers are the class numbers, and without `known` other names are numbered
+            in sorted order; with it they raise an InputError, which names the labels as `where`.
 
     >>> named_labels(["owl", "cat", "owl"], None, "data")
     (array([1, 0, 1]), ('cat', 'owl'))
     """
-    if any(not isinstance(value, str) for value in values):  # pandas reads an empty cell as NaN
+    if any(not isinstance(value, str) for value in values):  # a missing value: NaN in a table, None in a data set
         raise InputError(f"{where} has a row without a label")
     if known is not None and set(values) <= set(known):
         places = {name: place for place, name in reversed(list(enumerate(known)))}

@@ -1,7 +1,7 @@
 """Models saved by torch: TorchScript, torch.export programs and checkpoints.
 
-torch's own readers can execute code in a file: pickles, expressions, calls of any function. So a file is inspected
-first, and everything but plain tensors and tensor operations needs `allow_pickle`.
+torch's own readers can execute code that a file contains: pickles, expressions, calls of any function. So a file is
+inspected first, and anything but plain tensors and tensor operations is read only with `allow_pickle`.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ ARITHMETIC_SYNTAX = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call, ast.keyword, ast.Constant, ast.Name,
     ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context,
 )  # fmt: skip
-# Where no tensor is pickled these files are numbers, which may begin like a pickle by chance.
+# If no tensor is pickled, files of these names hold plain numbers, whose first bytes may look like a pickle by chance.
 RAW_TENSOR = re.compile(r"[^/]+/data/(weights|constants)/(weight|tensor)_\d+")
 HOLDERS = ("state_dict", "model_state_dict", "model", "net", "weights")
 
 
 def load_torchscript(path: Path) -> nn.Module:
-    """A TorchScript module; its code runs in torch's interpreter, without Python."""
+    """A TorchScript module, whose code runs without Python. Raises a LoadError if it reads or writes files."""
     members = checked_zip(path, whole=True)
     with reading(path, "TorchScript"):
         with zipfile.ZipFile(path) as archive:
@@ -60,7 +60,10 @@ def load_torchscript(path: Path) -> nn.Module:
 
 
 def load_export(path: Path, *, allow_pickle: bool) -> tuple[nn.Module, tuple[int, ...] | None]:
-    """A torch.export program and the shape of its inputs."""
+    """A torch.export program as a module, and the shape of one input, None if it is not fixed.
+
+    Raises a LoadError for a program that contains more than tensors and tensor operations, unless `allow_pickle`.
+    """
     members = checked_zip(path, whole=True)
     with reading(path, "a torch.export program"):
         if not allow_pickle:
@@ -75,7 +78,7 @@ def load_export(path: Path, *, allow_pickle: bool) -> tuple[nn.Module, tuple[int
 
 
 def _pickles(value: Any) -> bool:
-    """Whether a description of tensors says that any of them is pickled, or leaves it open."""
+    """Whether a JSON description of tensors says that one of them is pickled, or does not say that it is not."""
     if isinstance(value, list):
         return any(map(_pickles, value))
     if not isinstance(value, dict):
@@ -134,7 +137,7 @@ def _is_arithmetic(expression: str) -> bool:
 
 
 def _plain(path: Path, module: fx.GraphModule) -> tuple[nn.Module, tuple[int, ...] | None]:
-    """The program as a module that can be copied and set to evaluation mode, for any batch size."""
+    """The program as a module that can be copied and takes any batch size, and the shape of one input, if fixed."""
     places = [node for node in module.graph.nodes if node.op == "placeholder"]
     if len(places) != 1:
         raise LoadError(f"'{path}' takes {len(places)} inputs; a classifier takes one")
@@ -147,7 +150,7 @@ def _plain(path: Path, module: fx.GraphModule) -> tuple[nn.Module, tuple[int, ..
 
 
 def load_checkpoint(path: Path, *, allow_pickle: bool) -> Any:
-    """The content of a torch.save file: tensors, or with `allow_pickle` any object."""
+    """The content of a file of `torch.save`: tensors or, with `allow_pickle`, any object; else a LoadError."""
     if kind(path) == "checkpoint":
         checked_zip(path, whole=True)
     with reading(path, "a torch checkpoint"):
@@ -163,7 +166,10 @@ def load_checkpoint(path: Path, *, allow_pickle: bool) -> Any:
 
 
 def state_of(stored: Any, path: Path) -> dict[str, torch.Tensor]:
-    """The weights in a checkpoint, from the keys that training programs usually use."""
+    """The weights by name in a checkpoint: a module, the weights themselves, or a dictionary that holds them.
+
+    In a dictionary they are searched for under the usual keys, such as "state_dict".
+    """
     if isinstance(stored, nn.Module):
         return stored.state_dict()
     for name in HOLDERS:
