@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import cleverscore as cs
+from cleverscore.estimators.ascent.crossing_search import TargetSearch
 from cleverscore.estimators.ascent.profile_search import most_gradients
 from cleverscore.estimators.stop_reason import StopReason
 from tests.helpers import affine, affine_distance
@@ -427,3 +428,14 @@ def test_a_search_without_any_crossing_is_unsettled() -> None:
     score = cs.clever(cs.Classifier(Never()), torch.zeros(1, 2), p=2, method="sharp", radius=3.0)[0]
     assert score.value == 3.0
     assert score.outcome.value == "unsettled"
+
+
+def test_crossings_keep_their_distances_after_an_ascent_passed_a_nearer_one() -> None:
+    target = TargetSearch(margin=1.0)
+    for distance in (3.0, 2.0):
+        target.take(distance, torch.tensor([distance]), keep=3)
+    target.passed = 1.9
+    assert target.upper == 1.9
+    target.take(1.95, torch.tensor([1.95]), keep=3)
+    assert target.upper == 1.9
+    assert target.distances == pytest.approx([float(offset) for offset in target.crossings])

@@ -91,8 +91,9 @@ class TargetSearch:
     """The state of the search for one target.
 
     margin      the margin at the input.
-    distances   distances of all crossings found, nearest first.
+    distances   distances of all crossings that descents found, nearest first.
     crossings   offsets (d,) from the input of the nearest of these crossings.
+    passed      distance of the nearest crossing that an ascent passed, whose offset is not kept.
     gradient    of the margin at the input, (d,); None before the first descent.
     far         the crossings that far groups of this target found.
     value       the latest estimate of the distance to this class: from the gradient at the input, from crossings, or
@@ -107,6 +108,7 @@ class TargetSearch:
     margin: float
     distances: list[float] = field(default_factory=list)
     crossings: list[torch.Tensor] = field(default_factory=list)
+    passed: float = math.inf
     gradient: torch.Tensor | None = None
     far: FarGroups = field(default_factory=FarGroups)
     value: float = math.inf
@@ -120,7 +122,7 @@ class TargetSearch:
     @property
     def upper(self) -> float:
         """Distance of the nearest crossing found, infinite if there is none."""
-        return self.distances[0] if self.distances else math.inf
+        return min(self.distances[0], self.passed) if self.distances else self.passed
 
     @property
     def promised(self) -> float:

@@ -9,7 +9,7 @@ inputs, starts at up to 8 times the distance of the nearest known crossing misse
 nearer, and starts at 16 and 32 times this distance led to them.) The descents of a *jump* group start around the
 nearest known crossings (iterated local search).
 
-Within a group most descents are given up early (`CUTS`): 48 starts cost as much as 18 complete descents and find the
+Within a group most descents are given up early (`CUTS`): 48 starts cost as much as 21 complete descents and find the
 nearest crossing as often as 48 complete ones (six networks, 43 inputs, 240 descents each).
 """
 
@@ -48,7 +48,7 @@ MOST_FAR_GROUPS = 2  # the largest number of far groups in a round after the fir
 # found is farther than the nearest crossing; it is `MOST_UNSEEN` at most. The second part is `UNSEEN_WHERE_CURVED` at
 # most, where margin / ||gradient|| at the input differs from the nearest crossing's distance. On adversarially trained
 # convolutional networks many crossings are about equally near, each group finds different ones, and longer attacks find
-# nearer ones: without this correction up to 31% of their scores were above the attack's distance, with it 2%. (Twice
+# nearer ones: without this correction up to 31% of their scores were above the attack's distance, with it 5%. (Twice
 # the spread of the third nearest does as well there, but scores of easy networks then differ by 5% from seed to seed.)
 # Where too few groups found the nearest crossing, two groups may find equally near crossings by chance, unless the
 # distances are almost the same. Then the factor of the spread is `UNSETTLED_PER_SPREAD`.

@@ -375,8 +375,8 @@ class ProfileSearch:
         radii, falls = ascent.roots(self.radius)
         for i, t in enumerate(places):
             target = self.targets[t]
-            if self.from_crossings and float(ascent.nearest[i]) < target.upper:
-                target.distances.insert(0, float(ascent.nearest[i]))
+            if self.from_crossings:
+                target.passed = min(target.passed, float(ascent.nearest[i]))
             # Directions whose falls add up to the margin at some radius show that the root is at most this radius, so
             # the smallest one is kept. The tensors `radii` and `limits` are rounded to the network's precision: where
             # they are equal, the limit itself is used.
