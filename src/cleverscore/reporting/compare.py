@@ -209,8 +209,8 @@ def compare(
     """Compare two runs: one `Pairing` for each norm that both have.
 
     level                   the confidence level at which the verdicts in all norms and by all measures hold together.
-    tests                   the number of calls whose verdicts must hold together at `level`, if several runs are
-                            compared with the first.
+    tests                   the number of runs that are compared with the first, one call each, if the verdicts of all
+                            these calls must hold together at `level`.
     exclude_misclassified   leave out an input that one of the models misclassifies; else it has score 0 for that model.
 
     Runs with different methods are compared by those that both have: see `common_method`. Raises an InputError if the
@@ -395,7 +395,7 @@ def _further(
 
 
 def _noise(scores: Sequence[Score]) -> Array:
-    """The variance of each score that comes from sampling (scores,); NaN where there are too few blocks to tell.
+    """The variance of each score that comes from sampling, (scores,); NaN for scores from too few blocks.
 
     It is a quarter of the squared difference of the two scores that the halves of the blocks give.
     """

@@ -127,7 +127,7 @@ def _names(classifier: Classifier, data: Source | None) -> str:
 
 
 def _gradients(classifier: Classifier, x: torch.Tensor) -> str:
-    """The operations in a forward pass of `x` that hide gradients, as text."""
+    """The operations in a forward pass of `x` that hide gradients, or that there are none, as text."""
     seen = operations(classifier, x)
     steps = [f"{count} {name}" for name, count in seen.items() if name in STEPS or "quantize" in name]
     return f"steps in the way ({', '.join(steps)}): a score cannot see past them" if steps else "nothing in the way"

@@ -44,7 +44,7 @@ class ListedRun:
 
 
 def listed(folder: Path) -> list[ListedRun]:
-    """The runs in a folder and below, the newest first."""
+    """The runs in a folder and below, the one that changed last first."""
     found = []
     for depth in range(DEEPEST + 1):
         for path in folder.glob("*/" * depth + FILE_NAME):

@@ -1,4 +1,4 @@
-"""The report: a run as one HTML file that needs no internet, no model and no data."""
+"""The report: the results of a run as one HTML file that needs no internet, no model and no data."""
 
 from __future__ import annotations
 
