@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 import cleverscore as cs
-from paper.networks import classifier_of, missing, subjects_of
+from paper.networks import classifier_of, correct_images_of, missing
 
 NETWORK = "mobilenet_v1"
 BLOCKS, BLOCK_SIZE = 40, 8
@@ -28,7 +28,7 @@ def main() -> None:
     if absent := missing(NETWORK, arguments.data):
         raise SystemExit("\n".join(absent))
     classifier = classifier_of(NETWORK, arguments.data)
-    x = torch.from_numpy(subjects_of(NETWORK, arguments.data, 1).x)
+    x = torch.from_numpy(correct_images_of(NETWORK, arguments.data, 1).x)
     began = time.perf_counter()
     scores = cs.clever(classifier, x, blocks=BLOCKS, block_size=BLOCK_SIZE, tolerance=0.0)
     seconds = time.perf_counter() - began

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from architecture import ENTRIES, ROOMS
 
 PACKAGE = Path(__file__).parents[1] / "src" / "cleverscore"
@@ -83,3 +85,9 @@ def test_tests_mirror_the_rooms() -> None:
     tests = Path(__file__).parent
     rooms = {path.parent.name for path in tests.glob("*/__init__.py")}
     assert set(ROOMS) <= rooms <= {*ROOMS, "docs", "paper"}
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE.parents[1] / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_benchmarks_follow_what_they_import(path: Path) -> None:
+    """Nobody runs all of them at each change: a name that moved is found here."""
+    importlib.import_module(f"benchmarks.{path.stem}")
