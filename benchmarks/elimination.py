@@ -1,4 +1,4 @@
-"""What elimination saves, and what it changes: `python -m benchmarks.elimination [--images N] [--work DIR] [--out docs]`.
+"""What elimination saves, and what it changes: `python -m benchmarks.elimination [--images N] [--out docs]`.
 
 All 500 blocks are drawn for every target of the shipped networks, as in the paper, and targets are eliminated on the
 same blocks: there is no sampling noise between the scores that are compared. Blocks are drawn into runs in --work, so
