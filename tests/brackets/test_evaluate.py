@@ -35,6 +35,18 @@ def test_quick_gives_a_bracket_of_everything() -> None:
     assert labels[:3] == ["certified", "estimated (sharp)", "attacked"]
 
 
+def test_misclassified_inputs_count_as_0_in_the_medians_below_the_table() -> None:
+    classifier, x = made()
+    few = {"blocks": 12, "block_size": 8}
+    labels = classifier(x).argmax(1)
+    right, wrong = (
+        next(line for line in str(cs.evaluate(classifier, x, labels=y, **few)).splitlines() if "medians over" in line)
+        for y in (labels, [int(labels[0]), *((labels[1:] + 1) % 4).tolist()])
+    )
+    assert "CLEVER 0," not in right and "sharp 0," not in right
+    assert wrong.endswith("CLEVER 0, sharp 0, attack 0")
+
+
 def test_any_part_of_a_preset_can_be_replaced() -> None:
     classifier, x = made()
     found = cs.evaluate(classifier, x, methods=["paper"], attacks=[], blocks=12, block_size=8, radius=1.5)

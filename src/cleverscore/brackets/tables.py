@@ -139,14 +139,18 @@ def _key(row: Score) -> tuple[int, float, int | None]:
 
 
 def _medians(bracket: Bracket, p: float) -> str:
-    """One line with the medians in norm p: certified radius, score of each method, attack."""
+    """One line with the medians in norm p: certified radius, score of each method, attack.
+
+    Misclassified inputs count as 0 in all of them.
+    """
     part = bracket.of_norm(p)
+    wrong = np.array([row.correct is False for row in part.rows])
     columns = [
         ("certified", part.lower),
         *((each.title, each.score) for each in (part, *part.others)),
         ("attack", part.upper),
     ]
-    known = [(name, values[~np.isnan(values)]) for name, values in columns]
+    known = [(name, np.where(wrong, 0.0, values)[~np.isnan(values)]) for name, values in columns]
     medians = ", ".join(f"{name} {number(float(np.median(values)))}" for name, values in known if len(values))
     radius = part.rows[0].radius
     return f"norm {norm_name(p)}, radius {radius:g}: medians over {len(part)} inputs: {medians}"
