@@ -61,7 +61,7 @@ bench: $(DEV)  ## measure accuracy and speed side by side with peers (some hours
 	$(PIP) -e '.[all,dev,bench]'
 	$(BIN)/python -m benchmarks.tails --networks
 	$(BIN)/python -m benchmarks.speed
-	$(BIN)/python -m benchmarks.elimination
+	$(BIN)/python -m benchmarks.elimination --timed
 	$(if $(wildcard $(DATA)/mobilenet_v1.onnx),$(BIN)/python -m benchmarks.many_classes --data $(DATA))
 	$(BIN)/python -m benchmarks.trained_networks --folder $(NETWORKS) --mnist $(MNIST) --cifar $(CIFAR)
 	$(BIN)/python -m benchmarks.attacks --folder $(NETWORKS) --networks mlp-relu mlp-silu robust-mlp-l2 zoo:mnist-cnn

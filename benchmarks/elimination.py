@@ -3,7 +3,8 @@
 All 500 blocks are drawn for every target of the shipped networks, as in the paper, and targets are eliminated on the
 same blocks: there is no sampling noise between the scores that are compared. Blocks are drawn into runs in --work, so
 an interrupted benchmark goes on. Larger penalties of the tail fit are tried on the same blocks: they make for steadier
-end-points, hence for other scores and an easier elimination. Times are of one image after the other, in turn.
+end-points, hence for other scores and an easier elimination. With --timed, some images are also timed, one after the
+other, in turn with and without elimination.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ BLOCK_SIZES = {"mnist-mlp": 256, "mnist-cnn": 64}
 SLICE = 4  # images of one run
 PENALTIES = (PENALTY, 0.1, 1.0)
 TOLERANCE = 0.05
-TIMED = (0, 1)  # images
+TIMED = (0, 1, 2)  # images
 
 
 def drawn(network: str, norm: str, images: int, blocks: int, work: Path) -> list[Measurements]:
@@ -72,7 +73,7 @@ def replayed(settings: Settings, full: Measurements) -> Measurements:
     )  # fmt: skip
 
 
-def measure(network: str, norm: str, full: list[Measurements], blocks: int) -> list[dict[str, Any]]:
+def measure(network: str, norm: str, full: list[Measurements], blocks: int, *, timed: bool) -> list[dict[str, Any]]:
     """One row per penalty and tolerance: what elimination saves, and how far its scores are from the fixed ones."""
     size = BLOCK_SIZES[network]
     rows = []
@@ -100,7 +101,7 @@ def measure(network: str, norm: str, full: list[Measurements], blocks: int) -> l
                 "mean_change": float(change.mean()),
                 "level": float(np.median(values / fixed[PENALTY])),
                 "changes": change.round(4).tolist(),
-                "faster": faster(network, norm, blocks, tolerance) if penalty == PENALTY else None,
+                "faster": faster(network, norm, blocks, tolerance) if timed and penalty == PENALTY else None,
             }
         )
         print(
@@ -150,6 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="four images, 128 blocks")
     parser.add_argument("--images", type=int, default=20)
+    parser.add_argument("--timed", action="store_true", help=f"also time {len(TIMED)} images, on a quiet machine")
     parser.add_argument("--work", type=Path, default=Path("runs/elimination"), help="folder for the runs")
     parser.add_argument("--out", type=Path, default=Path("docs"))
     arguments = parser.parse_args()
@@ -158,7 +160,7 @@ def main() -> None:
     for network in BLOCK_SIZES:
         for norm in ("2", "inf"):
             full = drawn(network, norm, images, blocks, arguments.work)
-            rows += measure(network, norm, full, blocks)
+            rows += measure(network, norm, full, blocks, timed=arguments.timed)
     print(markdown(rows))
     if not arguments.quick:
         (arguments.out / "_elimination_benchmark.md").write_text(markdown(rows))
