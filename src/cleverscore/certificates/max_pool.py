@@ -104,7 +104,13 @@ class MaxPool:
         return full[:, :, down : down + size[0], across : across + size[1]]
 
     def backward(self, rows: Rows, planes: Planes) -> tuple[Rows, torch.Tensor]:
-        """Rows over the inputs that bound the R `rows` over the outputs from below, and the constants to add (R,)."""
+        """Bound linear functions of the outputs from below by linear functions of the inputs, with the bounds `planes`.
+
+        rows    R linear functions of the outputs.
+
+        Returns R linear functions of the inputs and R constants (R,). Each function plus its constant is at most the
+        given function of the outputs, for all inputs for which `planes` hold.
+        """
         positive, negative = rows.values.clamp_min(0.0), rows.values.clamp_max(0.0)
         bias = (negative * rows.local(planes.shift)).flatten(1).sum(1)
         parts = [

@@ -74,7 +74,11 @@ class Measurements:
         slopes: tuple[float, ...] = (),
         gradients: tuple[int, ...] = (),
     ) -> Measurements:
-        """Measurements of an example, whose other fields are taken from it; every sequence has one entry per target."""
+        """Measurements of `example`; its input id, label, predicted class, targets and margins are copied from it.
+
+        `maxima`, `block_sizes` and `stopped` have one entry per target, and so do `profiles`, `slopes` and `gradients`
+        if given.
+        """
         return cls(
             input_id=example.input_id, label=example.label, predicted=example.predicted, targets=example.targets,
             margins=example.margins, maxima=tuple(maxima), block_sizes=block_sizes, seconds=seconds, stopped=stopped,

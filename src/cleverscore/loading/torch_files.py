@@ -48,7 +48,10 @@ HOLDERS = ("state_dict", "model_state_dict", "model", "net", "weights")
 
 
 def load_torchscript(path: Path) -> nn.Module:
-    """A TorchScript module, whose code runs without Python. Raises a LoadError if it reads or writes files."""
+    """Load a TorchScript module. torch interprets its code itself, so this code cannot call arbitrary Python functions.
+
+    Raises a LoadError if the module's code contains an operation that reads or writes files (`TOUCHES_FILES`).
+    """
     members = checked_zip(path, whole=True)
     with reading(path, "TorchScript"):
         with zipfile.ZipFile(path) as archive:

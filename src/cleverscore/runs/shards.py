@@ -168,7 +168,11 @@ class WorkerContext:
     def _measured(
         self, ready: Prepared, examples: Sequence[Example], share: Budget | None
     ) -> Iterator[tuple[int, Measurements]]:
-        """Measure whole inputs, each within its `share`; yields pairs (position in `examples`, measurements)."""
+        """Measure whole inputs; yields pairs (position in `examples`, measurements).
+
+        share   the budget of one input; None for no limit. A limit on gradients holds for every input alone. A limit on
+                seconds is multiplied by the number of inputs and holds for all together: one may use what others leave.
+        """
         if share is None or math.isinf(share.gradients):
             # Together: a method may then measure several inputs at the same time, with the same results.
             budget = Budget(seconds=math.inf if share is None else share.seconds * len(examples))

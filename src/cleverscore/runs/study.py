@@ -263,8 +263,8 @@ class Study:
     ) -> dict[str, float]:
         """Compute the missing work and store every shard when it is finished.
 
-        costs           the cost of the missing work of each series, by which it is divided into shards; by default it
-                        is measured.
+        costs           for each series, the cost of its missing work; the work is divided into shards by these costs.
+                        By default the costs are measured first. A series without an entry is not computed.
         on_points       called with the amount of work that was done since the last call, in points.
         on_shard        called for every finished shard with its series and its number of inputs, which is a fraction
                         where the shard has some of the blocks of an input.

@@ -47,7 +47,11 @@ class NullLaws:
         return np.asarray(np.exp(np.clip(logs[place] + slope * (statistic - q1), -700.0, 0.0)))
 
     def drift_limit(self, shape: Floats, blocks: int) -> Floats:
-        """The value (rows,) that the drift statistic exceeds with probability `drift_level`, for shapes (rows,)."""
+        """Critical values (rows,) of the drift test, for reverse Weibull laws with shape parameters `shape` (rows,).
+
+        The drift statistic (`Stability.statistic`) of a sample of `blocks` maxima from such a law exceeds its critical
+        value with probability `drift_level`. NaN for few blocks.
+        """
         return self._at(self.drift[:, :, None], shape, blocks)[:, 0]
 
     def _at(self, table: Floats, shape: Floats, blocks: int) -> Floats:

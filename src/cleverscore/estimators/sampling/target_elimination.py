@@ -309,7 +309,10 @@ class TargetElimination:
     ) -> None:
         """End sampling for active targets whose side of the threshold is clear, or for all if one is clearly below.
 
-        The arguments are those of `_drop`; `high` are upper limits of the scores, and `logs` may be None.
+        active, values, low     as in `_drop`.
+        logs        as in `_drop`; if None, only the limits `low` and `high` decide.
+        high        (active targets,), upper limits of the scores.
+        needed      how many standard deviations a log score must be from the log of the threshold, on either side.
         """
         threshold = self.stopping.threshold
         assert threshold is not None  # the caller asked
