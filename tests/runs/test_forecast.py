@@ -31,8 +31,8 @@ def test_progress_stays_between_0_and_100_percent(
     assert not any("-" in line for line in lines)
 
 
-def test_pilots_are_few_and_none_for_a_single_input() -> None:
-    assert [forecast.pilot_inputs(count) for count in (1, 3, 4, 11, 20, 1000)] == [0, 1, 1, 2, 4, 4]
+def test_pilots_are_few_and_none_where_inputs_are_few() -> None:
+    assert [forecast.pilot_inputs(count) for count in (1, 3, 4, 11, 20, 1000)] == [0, 0, 1, 2, 4, 4]
 
 
 def test_adaptive_work_is_forecast_from_inputs_that_are_then_done(

@@ -277,7 +277,7 @@ def test_a_run_keeps_its_region(tmp_path: Path) -> None:
         with Store.open(folder) as store:
             assert store.meta["config"]["region"] == region
     done = cleverscore("compare", box, ball)
-    assert done.returncode == 2 and "region is box in the first and ball in the second" in done.stderr
+    assert done.returncode == 2 and f"{box} has region box and {ball} has region ball" in done.stderr
     assert cleverscore("report", box, "--out", tmp_path / "box.html").returncode == 0
     page = (tmp_path / "box.html").read_text()
     assert "<dt>region</dt><dd>box</dd>" in page and "--region box" in page

@@ -155,15 +155,15 @@ def _estimate(seconds: float, inputs: int) -> Estimate:
 
 
 def pilot_inputs(inputs: int, threads: int = 1) -> int:
-    """How many of the inputs are computed before the total time is forecast: a quarter of them at most, but one of two.
+    """How many of the inputs are computed before the total time is forecast: a quarter of them at most.
 
     If that is at least the number of threads, it is a multiple of it, so that a method that measures one input in each
     thread is timed with all threads busy.
 
-    >>> pilot_inputs(20, 2), pilot_inputs(14, 2), pilot_inputs(3, 2), pilot_inputs(1, 2), pilot_inputs(100, 8)
-    (4, 2, 1, 0, 8)
+    >>> pilot_inputs(20, 2), pilot_inputs(14, 2), pilot_inputs(3, 2), pilot_inputs(100, 8)
+    (4, 2, 0, 8)
     """
-    most = min(max(MOST_PILOTS, threads), max(inputs // 4, min(inputs - 1, 1)))
+    most = min(max(MOST_PILOTS, threads), inputs // 4)
     return most - most % threads if most >= threads else most
 
 
