@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
+from cleverscore.models.input_box import Moves
+
 # Of more corners than this, those are tried at which the margin would be smallest if its gradient were the same
 # everywhere as at the input.
 MOST_CORNERS = 2048
@@ -56,7 +58,7 @@ def sparse_moves(
     tensor([[0.0000, 0.0000, 2.3000],
             [1.1500, 1.1500, 0.0000]])
     """
-    moves = _Moves(margins, x, box)
+    moves = _SparseMoves(margins, x, box)
     length = BEYOND * distance
     dim = x.numel()
     gradient = gradients(x[None])[0]
@@ -80,7 +82,7 @@ def sparse_moves(
 
 
 @dataclass(frozen=True)
-class _Moves:
+class _SparseMoves:
     """Moves of a few coordinates of the input x, clipped to the box (low, high) if there is one.
 
     margins     a function from points (n, *shape) to their margins (n,).
@@ -114,9 +116,9 @@ class _Moves:
         flat = self.x.flatten()
         points = flat + self.offsets(coordinates, signs * length)
         slopes = gradients(points.view(-1, *self.x.shape)).nan_to_num(0.0, 0.0, 0.0).scatter(1, coordinates, 0.0)
-        if self.box is not None:  # no coordinate is added whose change would leave the box
-            low, high = self.box
-            slopes = torch.where(((slopes > 0.0) & (flat <= low)) | ((slopes < 0.0) & (flat >= high)), 0.0, slopes)
+        within = Moves.of(flat, self.box)
+        if within is not None:  # no coordinate is added whose change would leave the box
+            slopes = within.masked(slopes)
         added = slopes.abs().topk(min(ways, slopes.shape[1] - coordinates.shape[1]), dim=1).indices
         ways = added.shape[1]
         more = torch.cat([coordinates.repeat_interleave(ways, 0), added.reshape(-1, 1)], 1)
